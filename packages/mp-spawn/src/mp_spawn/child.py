@@ -86,7 +86,9 @@ def _take_input(stdin: InheritedFd | None) -> None:
     Have the program, and what it starts, read *stdin*, or nothing.
     """
     source = InheritedFd(os.open(os.devnull, os.O_RDONLY)) if stdin is None else stdin
-    if source.fd != 0:
+    if source.fd == 0:  # it was closed
+        os.set_inheritable(0, True)
+    else:
         os.dup2(source.fd, 0)
         source.close()
 

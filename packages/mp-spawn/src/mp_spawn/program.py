@@ -70,9 +70,9 @@ def become(spec: RankSpec) -> NoReturn:
         leave_by(reporter, leaving)
     except BaseException as error:
         error.__traceback__ = trace = without_us(error.__traceback__)
-        if not isinstance(error, KeyboardInterrupt):  # of which the parent knows
-            reporter.send(Kind.RAISED, text_of(error, trace))
-        sys.excepthook = partial(_show, sys.excepthook, trace)
+        # Of a Ctrl-C, the launcher knows.
+        is_told = isinstance(error, KeyboardInterrupt) or reporter.send(Kind.RAISED, text_of(error, trace))
+        sys.excepthook = partial(_show, sys.excepthook, trace, is_told and sys.stderr is sys.__stderr__)
         raise
     sys.exit()
 
@@ -80,16 +80,18 @@ def become(spec: RankSpec) -> NoReturn:
 def _show(
     hook: Callable[..., Any],
     trace: TracebackType | None,
+    is_told: bool,
     kind: type[BaseException],
     error: BaseException,
     _: TracebackType | None,
 ) -> None:
     """
-    Call the program's hook for an exception that has ended it. What the standard one would write, the launcher does.
+    Call the program's hook for an exception that has ended it; the launcher writes what the standard one would, if it
+    *is_told*.
     """
     sys.excepthook = hook
     error.__traceback__ = sys.last_traceback = trace
-    if hook is not sys.__excepthook__ or sys.stderr is not sys.__stderr__:
+    if hook is not sys.__excepthook__ or not is_told:
         hook(kind, error, trace)
 
 
