@@ -251,3 +251,17 @@ def test_ends_of_a_program_have_their_exit_code_and_reason(text: str, code: int,
     assert err in done.stderr
     assert "program.py" not in done.stderr or "1 / 0" in text  # the hook is called from there
     assert ("ValueError: y" in done.stdout) == ("ValueError('y')" in text)
+
+
+def test_the_ranks_of_a_job_have_one_hash_seed_and_one_authkey() -> None:
+    text = "import multiprocessing as m; print(hash('a'), bytes(m.current_process().authkey).hex())"
+    done = subprocess.run(
+        [sys.executable, "-m", "mp_spawn", "-n", "2", "--output", "capture", "-c", text],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    first, second = done.stdout.splitlines()
+    assert first == second
