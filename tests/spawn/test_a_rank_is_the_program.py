@@ -144,15 +144,16 @@ def at_exit():
 
 def told(folder: Path, launcher: list[str], program: list[str], **variables: str) -> str:
     pipe = f"exec {' '.join(launcher)} <(cat tell.py) it is" if program == ["<(...)"] else ""
-    done = subprocess.run(
-        ["bash", "-c", pipe] if pipe else [*launcher, *program, "it", "is"],
-        cwd=folder,
-        env=environment() | variables,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    with open(folder / "tell.py" if program == ["/dev/stdin"] else os.devnull) as stdin:
+        done = subprocess.run(
+            ["bash", "-c", pipe] if pipe else [*launcher, *program, "it", "is"],
+            cwd=folder,
+            env=environment() | variables,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -171,6 +172,7 @@ def told(folder: Path, launcher: list[str], program: list[str], **variables: str
         ["-m", "folder"],
         ["-c", TELL],
         ["<(...)"],
+        ["/dev/stdin"],
     ],
     ids=lambda words: words[0] if words[0] != "-m" else "-".join(words),
 )

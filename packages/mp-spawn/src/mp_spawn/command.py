@@ -69,6 +69,8 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     Run the ranks and return the exit code.
     """
     try:
+        check_time("--timeout", chosen.timeout)
+        check_time("--grace-period", chosen.shutdown_timeout)
         if (code := command_on_nodes.main(chosen, recording)) is not None:
             return code
         if chosen.nprocs is None:
@@ -79,8 +81,6 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         common = command_on_nodes.variables(chosen, nprocs)
         fn, args = call_of(chosen)
         devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
-        check_time("--timeout", chosen.timeout)
-        check_time("--grace-period", chosen.shutdown_timeout)
         output = with_folder(output_of(chosen))
         if output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0):
             output = chosen.output = "inherit"

@@ -15,7 +15,7 @@ from typing import Any
 
 from mp_core.control_groups import processors
 from mp_spawn.payload import Call
-from mp_spawn.program import run_code, run_executable, run_module, run_script
+from mp_spawn.program import folder_of, run_code, run_executable, run_module, run_script
 from mp_spawn.streams import NO_STREAM, Selection, Streams
 
 __all__ = [
@@ -197,8 +197,10 @@ def call_of(chosen: argparse.Namespace) -> Call:
     if not os.path.exists(chosen.script):
         raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
     source = None
-    if not (os.path.isfile(chosen.script) or os.path.isdir(chosen.script)):
-        source = Path(chosen.script).read_bytes()  # of a pipe, as from a shell's <(...): for all ranks
+    # A descriptor of this process, such as a shell's <(...), or a pipe: read once for all ranks.
+    is_ours = chosen.script.startswith(("/dev/", "/proc/"))
+    if is_ours or not (os.path.isfile(chosen.script) or os.path.isdir(chosen.script)):
+        source = Path(chosen.script).read_bytes(), folder_of(chosen.script)
     return run_script, (chosen.script, source, chosen.arguments)
 
 

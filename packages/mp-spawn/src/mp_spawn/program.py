@@ -37,7 +37,7 @@ from mp_spawn.child import leave_by, reporting, set_up, text_of, without_us
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.report_pipe import Kind, Reporter
 
-__all__ = ["ProgramProcess", "become", "run_code", "run_executable", "run_module", "run_script"]
+__all__ = ["ProgramProcess", "become", "folder_of", "run_code", "run_executable", "run_module", "run_script"]
 
 # The bytes before the code in a compiled file.
 HEADER_OF_PYC = 16
@@ -95,23 +95,30 @@ def _show(
         hook(kind, error, trace)
 
 
-def run_script(rank: int, path: str, source: bytes | None, arguments: list[str]) -> None:
-    """Run a script, as ``python path arguments`` does; *source* is that of a path which can be read once."""
-    file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+def folder_of(path: str) -> str:
+    """
+    Return the folder from which a script imports first.
+    """
     try:
-        folder = os.path.dirname(os.path.realpath(path, strict=True))
-    except OSError:
-        folder = os.path.dirname(file)
-    if source is None and pkgutil.get_importer(file) is not None:  # a folder or a zip file
+        return os.path.dirname(os.path.realpath(path, strict=True))
+    except OSError:  # the path leads to a pipe
+        return os.path.dirname(path)
+
+
+def run_script(rank: int, path: str, once: tuple[bytes, str] | None, arguments: list[str]) -> None:
+    """Run a script, as ``python path arguments`` does; *once* is the text, and the folder, of one that is read once."""
+    file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    if once is None and pkgutil.get_importer(file) is not None:  # a folder or a zip file
         if sys.flags.safe_path:
             sys.path.insert(0, file)
         _begin([path], file, arguments)
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         return
-    main = _begin([path], folder, arguments)
-    if source is None:
+    if once is None:
         with open(file, "rb") as script:
-            source = script.read()
+            once = script.read(), folder_of(path)
+    source, folder = once
+    main = _begin([path], folder, arguments)
     compiled = source.startswith(importlib.util.MAGIC_NUMBER)
     main.__loader__ = (SourcelessFileLoader if compiled else SourceFileLoader)("__main__", file)
     main.__file__ = file

@@ -94,7 +94,8 @@ def main(file: IO[bytes], path: list[str]) -> None:
     zygote: ZygoteSpec = pickle.load(file)
     specs = [process.spec for process in zygote.processes]
     for fd in {file.fileno(), zygote.socket, zygote.tracker}.union(*(spec.fds for spec in specs)):
-        os.set_inheritable(fd, False)
+        if fd > 2:
+            os.set_inheritable(fd, False)
     assert specs[0].death_pipe is not None
     watched = set() if death_pipe.arm(specs[0].death_pipe.fd) else {specs[0].death_pipe.fd}
     gc.freeze()  # the ranks share these objects, until one writes to them
