@@ -109,10 +109,6 @@ def call(spec: RankSpec) -> None:
     Call `fn` and report how that ended, in a process that is set up: the target of the zygote's ranks.
     """
     with reporting(spec) as reporter:
-        if spec.stdin is not None:  # not before: multiprocessing empties the standard input of a new process
-            os.dup2(spec.stdin.fd, 0)
-            os.close(spec.stdin.fd)
-            sys.stdin = open(0, closefd=False)  # noqa: SIM115 (it stays open as long as the process)
         fn, args = spec.payload.load()
         result = fn(spec.rank, *args)
         blob = b""

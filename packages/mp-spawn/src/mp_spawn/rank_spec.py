@@ -33,7 +33,7 @@ class RankSpec(NamedTuple):
     stacks: InheritedFd | None = None
     #: The pipe into which the zygote writes how the rank ended; None without a zygote.
     status: InheritedFd | None = None
-    #: A copy of the launcher's standard input, for this rank; None for an empty one.
+    #: A copy of the launcher's standard input, for a program; None for an empty one.
     stdin: InheritedFd | None = None
     env: Mapping[str, str] = {}
     cpus: frozenset[int] | None = None
