@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     >>> main(["-n", "2", "this_file_is_not_there.py"])
     2
     """
+    open_streams()
     try:
         chosen = parsed(sys.argv[1:] if arguments is None else arguments)
         check(chosen)
@@ -178,6 +179,16 @@ def is_open(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def open_streams() -> None:
+    """
+    Open the standard streams that are closed: otherwise a pipe of the launcher gets the number of one.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if not is_open(fd):
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number, which is fd
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
 
 
 def has_terminal() -> bool:
