@@ -18,6 +18,7 @@ PAGES = [
     "shared-allocator",
     "strategies",
     "launcher",
+    "preemption",
     "beyond-one-machine",
     "coming-from-torchrun",
     "pool",

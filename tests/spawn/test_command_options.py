@@ -109,14 +109,6 @@ def test_ranks_that_are_too_slow_are_ended_with_their_stacks(show: str) -> None:
     assert lines(command("-n", "2", "--timeout", "50", show, "1")) == ["[rank 0] 0 1", "[rank 1] 1 1"]
 
 
-def test_the_other_ranks_have_the_grace_period(show: str) -> None:
-    late = "os._exit(3) if os.environ['RANK'] == '0' else (__import__('time').sleep(1), os._exit(4))"
-    failed = command("-n", "2", "--grace-period", "20", show, late)
-    assert failed.returncode == 3
-    assert "exit code 4" in failed.stderr
-    assert "exit code 4" not in command("-n", "2", "--grace-period", "0", show, late).stderr
-
-
 def test_output_goes_to_files_and_with_tee_here_too(show: str, tmp_path: Path) -> None:
     text = "sys.stderr.write('to err\\n')"
     only = command("-n", "2", "--log-dir", str(tmp_path / "only"), show, text)
@@ -150,10 +142,19 @@ def test_rank_0_reads_the_standard_input_and_the_others_an_empty_one(show: str, 
     assert lines(done) == ["[rank 0] hello"]
 
 
-def test_a_command_without_standard_input_runs(show: str) -> None:
-    closed = f"exec {sys.executable} -m mp_spawn -n 2 {show} 1 <&-"
-    done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, timeout=60)
-    assert lines(done) == ["[rank 0] 0 1", "[rank 1] 1 1"]
+@pytest.mark.parametrize("output", ["prefix", "inherit"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_without_standard_streams_runs(show: str, closed: str, output: str) -> None:
+    for code in (0, 3):
+        text = f"'print(1, file=sys.stderr) or {code} and sys.exit({code})'"
+        line = f"exec {sys.executable} -m mp_spawn -n 2 --output {output} {show} {text} {closed}"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        assert ("exit code 3" in done.stderr) == (code == 3 and "2>&-" not in closed)
+        assert "mp-spawn" not in done.stdout
+        if code == 0 and closed in ("<&-", "2>&-"):
+            assert sorted(line[-3:] for line in done.stdout.splitlines()) == ["0 0", "1 0"]
 
 
 def test_a_program_that_is_no_python_is_a_rank(tmp_path: Path, start_method: str) -> None:

@@ -72,7 +72,8 @@ def on_a_terminal(folder: Path, how: str, start_method: str, seconds: float = 0.
     path = folder / "noting.py"
     path.write_text(textwrap.dedent(NOTING))
     log = folder / "log"
-    options = ["-m", "mp_spawn", "-n", "2", "--start-method", start_method] if how == "command" else []
+    how, *more = how.split()
+    options = ["-m", "mp_spawn", "-n", "2", "--start-method", start_method, *more] if how == "command" else []
     ours, theirs = os.openpty()
     job = [sys.executable, *options, str(path), str(log), str(seconds), how]
     shell = subprocess.Popen(
@@ -108,7 +109,7 @@ def states(job: Job) -> str:
     return "".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in job.pids())
 
 
-@pytest.mark.parametrize("how", ["command", "start_processes"])
+@pytest.mark.parametrize("how", ["command", "command --stdin 0", "start_processes"])
 def test_a_job_can_be_stopped_and_continued(tmp_path: Path, how: str, start_method: str) -> None:
     with on_a_terminal(tmp_path, how, start_method) as terminal:
         for times in (1, 2):
@@ -120,7 +121,7 @@ def test_a_job_can_be_stopped_and_continued(tmp_path: Path, how: str, start_meth
                 lambda times=times: terminal.job.notes() == [["SIGCONT"] * times] * 2  # type: ignore[misc]
             )
         terminal.press(b"\x1c")
-        assert terminal.next_line() == ("0" if how == "command" else str(-signal.SIGQUIT))
+        assert terminal.next_line() == ("0" if how != "start_processes" else str(-signal.SIGQUIT))
         assert terminal.job.notes() == [["SIGCONT", "SIGCONT", "SIGQUIT", "saved"]] * 2
 
 
@@ -129,6 +130,8 @@ def test_a_job_can_be_stopped_and_continued(tmp_path: Path, how: str, start_meth
     [
         ("command", b"\x03", "SIGINT"),
         ("command", b"\x1c", "SIGQUIT"),
+        ("command --stdin 0", b"\x03", "SIGINT"),
+        ("command --stdin 0", b"\x1c", "SIGQUIT"),
         ("start_processes", b"\x03", "SIGINT"),
         ("start_processes", b"\x1c", "SIGQUIT"),
     ],
@@ -137,19 +140,19 @@ def test_a_key_reaches_each_rank_once(tmp_path: Path, how: str, key: bytes, name
     with on_a_terminal(tmp_path, how, start_method, seconds=0.3) as terminal:
         terminal.press(key)
         ended = {"SIGINT": -signal.SIGINT, "SIGQUIT": -signal.SIGQUIT}[name]
-        assert terminal.next_line() == ("0" if how == "command" else str(ended))
+        assert terminal.next_line() == ("0" if how != "start_processes" else str(ended))
         assert terminal.job.notes() == [[name, "saved"]] * 2
 
 
-@pytest.mark.parametrize("how", ["command", "start_processes"])
+@pytest.mark.parametrize("how", ["command", "command --stdin 0", "start_processes"])
 def test_sighup_of_a_closed_terminal_reaches_each_rank(tmp_path: Path, how: str, start_method: str) -> None:
     with on_a_terminal(tmp_path, how, start_method, seconds=1.0) as terminal:
         os.close(terminal.keys)
-        assert terminal.next_line() == ("0" if how == "command" else str(-signal.SIGHUP))
+        assert terminal.next_line() == ("0" if how != "start_processes" else str(-signal.SIGHUP))
         for words in terminal.job.notes():
             # The kernel sends SIGHUP to the group when the terminal closes, and the shell may have sent it just before.
             assert [word for word in words if word == "saved"], words
-            if how == "command":
+            if how != "start_processes":
                 assert [word for word in words if word != "SIGCONT"] == ["SIGHUP", "saved"]
 
 

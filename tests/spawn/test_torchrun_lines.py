@@ -262,7 +262,7 @@ def test_an_option_that_cannot_be_had_is_refused_by_name(option: str, show: str)
         (["--tee=out"], "--tee out selects no streams"),
         (["--local-ranks-filter", "first"], "--local-ranks-filter first is no list of ranks"),
         (["--tee", "3", "--output", "capture"], "give --redirects, --tee and --local-ranks-filter, or --output"),
-        (["--run-path", "-m"], "--run-path is for a script"),
+        (["--run-path", "-m"], "--run-path and -m ask for programs of different kinds; give one of them"),
     ],
 )
 def test_a_wrong_value_is_described_in_one_line(arguments: list[str], text: str) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import parent_process, util
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from mp_core import death_pipe, settings
 from mp_spawn.payload import InheritedFd
@@ -18,7 +18,7 @@ from mp_spawn.pickling import dumps
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.report_pipe import Kind, Reporter
 
-__all__ = ["call", "reporting", "run_module", "run_program", "run_script", "set_up", "set_up_and_call"]
+__all__ = ["call", "leave_by", "reporting", "set_up", "set_up_and_call", "text_of", "without_us"]
 
 # The longest reason, in characters.
 LONGEST = 1000
@@ -29,19 +29,20 @@ def set_up_and_call(spec: RankSpec, close_others: Callable[[], None] | None = No
     """
     Run a rank: the target of its process. *close_others* closes the descriptors that a forked rank must not keep.
     """
+    parent: Any = parent_process()
     with reporting(spec):
-        set_up(spec, close_others)
+        set_up(spec, close_others, parent.sentinel)
         call(spec)
 
 
-def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> None:
+def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None, parents_sentinel: int | None = None) -> None:
     """
     Set up the process of a rank, before any of the user's modules is imported; called once.
     """
     if spec.death_pipe is not None:
         death_pipe.arm(spec.death_pipe.fd)
-    elif (parent := parent_process()) is not None:
-        death_pipe.arm(cast(Any, parent).sentinel)  # its parent alone has the other end
+    elif parents_sentinel is not None:
+        death_pipe.arm(parents_sentinel)  # its parent alone has the other end
     if close_others is not None:
         close_others()
     spec.report.move_up()
@@ -49,6 +50,8 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> No
         os.setpgid(0, 0)
     if spec.output is not None:
         _redirect(spec.output)
+    if spec.is_program:
+        _take_input(spec.stdin)
     _buffer_whole_lines()
     os.environ.update(spec.env)
     if settings.is_set("MP_TIMELINE_RUN"):
@@ -68,11 +71,26 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> No
 def _redirect(output: tuple[InheritedFd, InheritedFd]) -> None:
     for number, name, inherited in zip((1, 2), ("stdout", "stderr"), output, strict=True):
         os.dup2(inherited.fd, number)
-        # Under fork, the parent's stream may write elsewhere than to the descriptor, as in a notebook or a test.
+        # A stream keeps what it knows of its file; and under fork, the parent's may write elsewhere than to the
+        # descriptor, as in a notebook or a test.
         file = os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+        cast(Any, file.buffer).raw.name = f"<{name}>"
         setattr(sys, name, file)
+        setattr(sys, f"__{name}__", file)
     for fd in {inherited.fd for inherited in output} - {1, 2}:
         os.close(fd)
+
+
+def _take_input(stdin: InheritedFd | None) -> None:
+    """
+    Have the program, and what it starts, read *stdin*, or nothing.
+    """
+    source = InheritedFd(os.open(os.devnull, os.O_RDONLY)) if stdin is None else stdin
+    if source.fd == 0:  # it was closed
+        os.set_inheritable(0, True)
+    else:
+        os.dup2(source.fd, 0)
+        source.close()
 
 
 def _buffer_whole_lines() -> None:
@@ -91,10 +109,6 @@ def call(spec: RankSpec) -> None:
     Call `fn` and report how that ended, in a process that is set up: the target of the zygote's ranks.
     """
     with reporting(spec) as reporter:
-        if spec.stdin is not None:  # not before: multiprocessing empties the standard input of a new process
-            os.dup2(spec.stdin.fd, 0)
-            os.close(spec.stdin.fd)
-            sys.stdin = open(0, closefd=False)  # noqa: SIM115 (it stays open as long as the process)
         fn, args = spec.payload.load()
         result = fn(spec.rank, *args)
         blob = b""
@@ -102,41 +116,6 @@ def call(spec: RankSpec) -> None:
             what = f"the result of rank {spec.rank}, {type(result).__name__},"
             blob = _pickled(spec.by_value, dumps, result, what, "spawn", spec.payload.forked)
         reporter.send(Kind.RETURNED, blob=blob)
-
-
-def run_script(rank: int, path: str, arguments: list[str]) -> None:
-    """Run a script, as ``python path arguments`` does: the `fn` of the command."""
-    import runpy
-
-    sys.argv[:] = [path, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
-    runpy.run_path(path, run_name="__main__")
-
-
-def run_module(rank: int, name: str, arguments: list[str]) -> None:
-    """Run a module, as ``python -m name arguments`` does."""
-    import runpy
-
-    sys.argv[:] = [name, *arguments]
-    sys.path[0] = os.getcwd()
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
-
-
-def run_program(rank: int, path: str, arguments: list[str]) -> None:
-    """Become a program of any kind, which keeps the rank's pid, environment and output, and ends with the launcher."""
-    from mp_core import set_parent_death_signal
-
-    # The death pipe needs this interpreter; the kernel keeps the signal for the new program.
-    set_parent_death_signal(signal.SIGKILL)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2:
-            with contextlib.suppress(OSError):  # that of the listing itself
-                os.set_inheritable(fd, False)
-    if sys.stdin.fileno() != 0:  # the interpreter's is empty, and the descriptor is still the launcher's
-        os.dup2(sys.stdin.fileno(), 0)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(path, [path, *arguments])
 
 
 @contextlib.contextmanager
@@ -148,7 +127,7 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
     try:
         yield reporter
     except SystemExit as leaving:
-        _leave(reporter, leaving)
+        leave_by(reporter, leaving)
     except KeyboardInterrupt:
         # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
         _die_of(signal.SIGINT)
@@ -158,11 +137,15 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         if lacks_guard(error):
             leave()
         blob = _pickled(spec.by_value, _error, error, spec.payload.forked)
-        reporter.send(Kind.RAISED, _text(error), blob)
+        trace = without_us(error.__traceback__) or error.__traceback__
+        reporter.send(Kind.RAISED, text_of(error, trace), blob)
         sys.exit(1)
 
 
-def _leave(reporter: Reporter, leaving: SystemExit) -> None:
+def leave_by(reporter: Reporter, leaving: SystemExit) -> NoReturn:
+    """
+    Raise *leaving* again, after a report if it does not say all.
+    """
     code = leaving.code
     if code is None or (isinstance(code, int) and (code % 256 or code == 0)):
         raise leaving
@@ -183,13 +166,13 @@ def _die_of(signum: signal.Signals) -> None:
     os.kill(os.getpid(), signum)
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException, trace: TracebackType | None) -> str:
     """
-    Return the error in one line, and below it the traceback.
+    Return the error in one line, and below it the traceback *trace*.
     """
     import traceback  # only a rank that fails needs it
 
-    summary = traceback.TracebackException(type(error), error, _without_us(error.__traceback__))
+    summary = traceback.TracebackException(type(error), error, trace)
     return _reason(error) + "\n" + "".join(summary.format())
 
 
@@ -209,17 +192,16 @@ def _reason(error: BaseException) -> str:
     return f"{name}: {first[:LONGEST]}" if first else name
 
 
-def _without_us(trace: TracebackType | None) -> TracebackType | None:
+def without_us(trace: TracebackType | None) -> TracebackType | None:
     """
-    Return the traceback from the first frame outside this package; all of it if there is no such frame.
+    Return the traceback from the first frame outside this package; None if there is no such frame.
     """
-    rest = trace
-    while rest is not None:
-        file = rest.tb_frame.f_code.co_filename
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
         if os.path.dirname(file) != _HERE and file != "<frozen runpy>":
             break
-        rest = rest.tb_next
-    return rest or trace
+        trace = trace.tb_next
+    return trace
 
 
 def _pickled(by_value: bool, function: Callable[..., bytes], *args: Any) -> bytes:

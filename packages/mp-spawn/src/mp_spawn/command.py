@@ -9,16 +9,15 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 
-from mp_spawn.child import run_module, run_program, run_script
 from mp_spawn.command_line import check, parsed
 from mp_spawn.command_options import (
     Recording,
     bound_to,
+    call_of,
     count_per_node,
     count_ranks,
     devices_of,
     output_of,
-    program_of,
     recorder_of,
     with_folder,
 )
@@ -28,7 +27,7 @@ from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.job import are_descriptors_few
 from mp_spawn.launch import prepare
-from mp_spawn.output import STREAMS, Capture, output_for, write_to
+from mp_spawn.output import STREAMS, Capture, Prefix, output_for, write_to
 from mp_spawn.rank import stacks_of
 from mp_spawn.rank_variables import place_variables
 from mp_spawn.signals import Forwarding
@@ -48,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     >>> main(["-n", "2", "this_file_is_not_there.py"])
     2
     """
+    open_streams()
     try:
         chosen = parsed(sys.argv[1:] if arguments is None else arguments)
         check(chosen)
@@ -70,6 +70,8 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     Run the ranks and return the exit code.
     """
     try:
+        check_time("--timeout", chosen.timeout)
+        check_time("--grace-period", chosen.shutdown_timeout)
         if (code := command_on_nodes.main(chosen, recording)) is not None:
             return code
         if chosen.nprocs is None:
@@ -78,20 +80,15 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
         master = master_of(chosen)
         common = command_on_nodes.variables(chosen, nprocs)
-        if chosen.no_python:
-            chosen.script = program_of(chosen.script)
-        elif not chosen.module and not os.path.isfile(chosen.script):
-            raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
+        fn, args = call_of(chosen)
         devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
-        check_time("--timeout", chosen.timeout)
-        check_time("--grace-period", chosen.grace_period)
         output = with_folder(output_of(chosen))
         if output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0):
             output = chosen.output = "inherit"
             print(f"mp-spawn: {TOO_FEW}", file=sys.stderr)
         job = prepare(
-            run_program if chosen.no_python else run_module if chosen.module else run_script,
-            (chosen.script, chosen.arguments),
+            fn,
+            args,
             nprocs,
             start_method=chosen.start_method,
             env=lambda rank: {
@@ -108,19 +105,24 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             faulthandler=chosen.faulthandler and not chosen.no_python,
             # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
             own_group=True,
-            needs_main=False,
+            is_program=True,
             restarts_all=command_on_nodes.restarts_all(chosen),
         )
     except (TypeError, ValueError) as refusal:
         return refuse(refusal)
-    # A rank is no process of the terminal's foreground group, and would be stopped when it reads from there.
-    job.gives_stdin = is_open(0) and not os.isatty(0)
+    job.time_to_end = chosen.shutdown_timeout
+    # A rank in a group of its own would be stopped when it reads from the terminal.
+    job.gives_terminal = (nprocs == 1 or chosen.stdin is not None) and has_terminal()
+    job.gives_stdin = is_open(0) and (job.gives_terminal or not os.isatty(0))
+    if job.gives_terminal and isinstance(job.output, Prefix):
+        job.output.prompts = 0
     with recording(), Forwarding(job.frugal) as signals:
         context = ProcessContext._of(job, signals)
         try:
-            # Ranks that write to the terminal themselves would overwrite the progress.
-            with progress(nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
-                error = outcome(context, chosen.timeout, chosen.grace_period)
+            # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
+            is_shared = chosen.output == "inherit" or job.gives_terminal
+            with nullcontext() if is_shared else progress(nprocs, context._count_ended):
+                error = outcome(context, chosen.timeout)
         except BaseException:
             context.terminate()
             raise
@@ -139,18 +141,16 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     with suppress(OSError):  # the reader has gone; the exit code still says it
         print_failure(context, error)
     if not isinstance(error, ProcessExitedException):
-        return 1
+        return max(1, error.failures[0].exit_code or 1)  # a program's own hook may have chosen another
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
 
 
-def outcome(
-    context: ProcessContext, timeout: float | None, grace_period: float | None
-) -> ProcessException | TimeoutError | None:
+def outcome(context: ProcessContext, timeout: float | None) -> ProcessException | TimeoutError | None:
     """
     Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself.
     """
     try:
-        if context.join(timeout, grace_period):
+        if context.join(timeout):
             return None
     except ProcessException as error:
         return error
@@ -176,6 +176,27 @@ def is_open(fd: int) -> bool:
     """
     try:
         os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def open_streams() -> None:
+    """
+    Open the standard streams that are closed: otherwise a pipe of the launcher gets the number of one.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if not is_open(fd):
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number, which is fd
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
+
+
+def has_terminal() -> bool:
+    """
+    Tell whether this process has a controlling terminal.
+    """
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
         return False
     return True

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_all_start_methods
 from typing import Any
 
+from mp_spawn.context import AFTER_A_SIGNAL
 from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.engines.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
 from mp_spawn.streams import is_selection
@@ -30,7 +31,7 @@ EPILOG = """
 The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the other variables of torchrun, and
 MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and a free port. When a rank fails, the command ends the others. Its
 exit code is that of the first failure: the rank's own, 1 for an exception, 128 + n for signal n. After --timeout it
-is 124. On one machine rank 0 reads the standard input of the command unless that is a terminal.
+is 124. On one machine rank 0 reads the standard input of the command; a terminal only with one rank or --stdin 0.
 """
 SEVERAL_NODES = """
 With Slurm or mpirun, start one mp-spawn on each node. By hand, do so with the same --nnodes, --master-addr and
@@ -49,7 +50,6 @@ REFUSED = {
     "--logs-specs": "give --log-dir, --redirects and --tee",
     "--numa-binding": "give --bind spread, or --bind with a set of processors for each rank",
     "--print-completion": "leave it out",
-    "--shutdown-timeout": "leave it out: the ranks have 5 seconds from SIGTERM to SIGKILL",
     "--signals-to-handle": "leave it out: every signal is forwarded to the ranks",
     "--use-env": "leave it out: the ranks always find LOCAL_RANK in their environment",
     "--virtual-local-rank": "give --gpus-per-rank 1, with which each rank sees one device",
@@ -104,8 +104,11 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
         help="number of ranks on each node; cpu: one for each processor; gpu: for each device; auto: gpu, or else cpu",
     )
     program = _Table(parser, environ)
-    program.torchruns("--start-method", default="spawn", choices=get_all_start_methods())
+    program.torchruns(
+        "--start-method", default="spawn", choices=get_all_start_methods(), help="no effect: a rank is the program"
+    )
     program.torchruns("-m", "--module", action="store_true", help="run a module, as python -m does")
+    program.ours("-c", dest="code", action="store_true", help="run code, as python -c does")
     program.torchruns("--no-python", action="store_true", help="run a program of any kind instead of a Python script")
     program.torchruns("--run-path", action="store_true", help="run a script: the default")
 
@@ -130,11 +133,14 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="end ranks that still run then, with their Python stacks and the exit code 124",
     )
-    failures.ours(
+    failures.torchruns(
+        "--shutdown-timeout",
         "--grace-period",
         type=float,
+        default=AFTER_A_SIGNAL,
         metavar="SECONDS",
-        help="time for the other ranks after a failure, before SIGTERM (default 0.1)",
+        help="time to save a checkpoint, from SIGTERM (or another signal that ends the command) to SIGKILL, for ranks "
+        "that still run when one has ended by it or has failed (default 30)",
     )
     failures.torchruns("--monitor-interval", type=float, metavar="SECONDS", help=TORCHRUNS_WORDS)
 
@@ -157,7 +163,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     ranks.torchruns("--role", default="default", metavar="NAME", help="ROLE_NAME of the ranks")
 
-    output = group("output")
+    output = group("input and output")
     output.ours(
         "--output",
         default="prefix",
@@ -181,6 +187,12 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     output.torchruns("--local-ranks-filter", metavar="RANKS", help="print the output of these ranks of a node only")
 
+    output.ours(
+        "--stdin",
+        choices=("0",),
+        metavar="0",
+        help="let rank 0 read from the terminal, as the rank of -n 1 does anyway",
+    )
     output.ours(
         "--timeline",
         metavar="PATH",
@@ -215,7 +227,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     for name in REFUSED:
         parser.add_argument(name, nargs="?", action=_Refuse, help=argparse.SUPPRESS)
-    parser.add_argument("script", help="the script, or with -m the module")
+    parser.add_argument("script", help="the script, or with -m the module, or with -c the code")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser
 
@@ -276,10 +288,14 @@ def check(chosen: argparse.Namespace) -> None:
     """
     Give options that stand for others their effect, and raise `ValueError` for those that exclude each other.
     """
-    if chosen.run_path and (chosen.module or chosen.no_python):
-        raise ValueError("--run-path is for a script; leave out -m and --no-python, or --run-path")
-    if chosen.module and chosen.no_python:
-        raise ValueError("-m is for a module, and --no-python for a program; give one of them")
+    kinds = {
+        "--run-path": chosen.run_path,
+        "-m": chosen.module,
+        "-c": chosen.code,
+        "--no-python": chosen.no_python,
+    }
+    if len(given := [name for name, is_given in kinds.items() if is_given]) > 1:
+        raise ValueError(f"{' and '.join(given)} ask for programs of different kinds; give one of them")
     if chosen.rdzv_backend not in BACKENDS:
         raise ValueError(f"--rdzv-backend {chosen.rdzv_backend} cannot be had; give {' or '.join(BACKENDS)}")
     if chosen.standalone:

@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from mp_core.control_groups import processors
+from mp_spawn.payload import Call
+from mp_spawn.program import folder_of, run_code, run_executable, run_module, run_script
 from mp_spawn.streams import NO_STREAM, Selection, Streams
 
 __all__ = [
     "Recording",
     "bound_to",
+    "call_of",
     "count_per_node",
     "count_ranks",
     "devices_of",
     "output_of",
-    "program_of",
     "recorder_of",
     "variables_of",
     "with_folder",
@@ -184,8 +186,25 @@ def ranks_of(text: str) -> frozenset[int]:
     return frozenset(map(int, text.split(",")))
 
 
-def program_of(name: str) -> str:
-    """Return the path of a program for ``--no-python``."""
+def call_of(chosen: argparse.Namespace) -> Call:
+    """
+    Return the function that each rank calls to run its program, and the function's arguments after the rank.
+    """
+    if chosen.no_python:
+        return run_executable, (_executable(chosen.script), chosen.arguments)
+    if chosen.module or chosen.code:
+        return run_module if chosen.module else run_code, (chosen.script, chosen.arguments)
+    if not os.path.exists(chosen.script):
+        raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
+    source = None
+    # A descriptor of this process, such as a shell's <(...), or a pipe: read once for all ranks.
+    is_ours = chosen.script.startswith(("/dev/", "/proc/"))
+    if is_ours or not (os.path.isfile(chosen.script) or os.path.isdir(chosen.script)):
+        source = Path(chosen.script).read_bytes(), folder_of(chosen.script)
+    return run_script, (chosen.script, source, chosen.arguments)
+
+
+def _executable(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise ValueError(f"there is no program {name!r}; give one on PATH, or a path of an executable file")

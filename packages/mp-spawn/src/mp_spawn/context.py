@@ -20,7 +20,7 @@ from mp_spawn.output import Captured
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Events, Rank, all_ended
 from mp_spawn.report_pipe import Kind
-from mp_spawn.signals import ENDING, INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
+from mp_spawn.signals import ENDING, INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent, was_sent
 
 __all__ = ["ProcessContext"]
 
@@ -29,7 +29,7 @@ __all__ = ["ProcessContext"]
 GRACE = 0.1
 # From SIGKILL until the launcher stops waiting for the kernel to end the process.
 KILL_TO_DEAD = 5.0
-# From a signal that ends the ranks, which may have handlers for it, to SIGTERM.
+# For ranks that may have handlers for a signal which ends them, until SIGKILL.
 AFTER_A_SIGNAL = 30.0
 # From a signal to this process to the same signal to its group, if there is one.
 TO_THE_GROUP = 0.5
@@ -91,7 +91,9 @@ class ProcessContext:
         self._error: ProcessException | None = None
         self._polled_at = 0.0
         self._grace_period = GRACE
-        # A signal that ends the ranks is no failure after which they are started again.
+        # From SIGTERM to SIGKILL.
+        self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
+        # By a signal, which the ranks have been sent: they are not started again, and are sent no SIGTERM in addition.
         self._was_told_to_end = False
         self._signals = signals
         self._lock = threading.RLock()
@@ -114,7 +116,7 @@ class ProcessContext:
         Wait for the ranks.
 
         When a rank fails, the others have *grace_period* seconds to end by themselves; then the launcher sends them
-        SIGTERM, and SIGKILL 5 seconds later.
+        SIGTERM, and SIGKILL 5 seconds later. A rank that has raised is not sent SIGTERM.
 
         Parameters
         ----------
@@ -237,10 +239,12 @@ class ProcessContext:
                 # `timeout` signals its child first, then the group; ranks with the default action die meanwhile.
                 self._pass_time(TO_THE_GROUP)
                 witness = 0 if self._job is None else self._job.launcher.witness
-                if not group_was_sent(signum, [rank.pid for rank in self._ranks if not rank.ended], witness):
+                were_sent = group_was_sent(signum, [rank.pid for rank in self._ranks if not rank.ended], witness)
+                if not were_sent:
                     self._signal(signum)
-                self._pass_time(AFTER_A_SIGNAL)
-                self._end(0.0)
+                # Without a witness, they may not have been sent it.
+                self._was_told_to_end = bool(witness) or not were_sent
+                self._end(AFTER_A_SIGNAL)
             except BaseException:
                 # A second signal, of any kind: do not wait for the ranks. The first one goes on.
                 self._signals = None
@@ -288,9 +292,12 @@ class ProcessContext:
     def _forward(self, signum: int) -> None:
         """Send on to the ranks a signal that the command was sent."""
         if signal.Signals(signum).name in ENDING:
-            self._grace_period = AFTER_A_SIGNAL
             self._was_told_to_end = True
-        self._signal(signum)
+        # A key of the terminal has reached rank 0 if that is in the group of this process.
+        witness = self._job.launcher.witness if self._job is not None and self._job.gives_terminal else 0
+        for rank in self._ranks:
+            if not (rank.index == 0 and witness and was_sent(witness, signum)):
+                rank.signal(signum)
 
     def _count_ended(self) -> int:
         return sum(rank.ended for rank in self._ranks)
@@ -332,7 +339,7 @@ class ProcessContext:
         """
         if not rank.ended:
             events.remove(rank)
-            rank.process.join(TERM_TO_KILL)
+            rank.process.join(self._time_to_end)
             rank.signal(signal.SIGKILL)
             rank.reap(time.monotonic())
 
@@ -412,9 +419,16 @@ class ProcessContext:
 
     def _stop(self, grace_period: float, casualties: bool) -> None:
         try:
-            self._pass_time(grace_period)
-            self._signal(signal.SIGTERM, casualties)
-            self._pass_time(TERM_TO_KILL)
+            if not self._was_told_to_end:
+                self._pass_time(grace_period)
+            # Again: the signal may have come meanwhile. A second one would be handled in the middle of the first.
+            if not self._was_told_to_end:
+                for rank in self._ranks:
+                    # A rank that has raised ends already: its threads, and what it calls at its end, may need the time.
+                    if rank.report is None or rank.report.kind is not Kind.RAISED:
+                        rank.signal(signal.SIGTERM, casualties)
+                grace_period = 0.0
+            self._pass_time(max(grace_period, self._time_to_end))
         finally:
             self._signal(signal.SIGKILL, casualties)
             self._pass_time(KILL_TO_DEAD)

@@ -13,6 +13,7 @@ from typing import Any
 from mp_spawn.child import set_up_and_call
 from mp_spawn.job import Job, Started
 from mp_spawn.process_handle import LockedPopen, PidFd, has_pidfds, let_end, readable
+from mp_spawn.program import ProgramProcess
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import FROM_OUTSIDE, blocked
 
@@ -79,7 +80,8 @@ class ContextLauncher:
                 except OSError:
                     pass  # the thread that reads output had closed it just before the fork
 
-        process = self._context.Process(
+        kind: Any = ProgramProcess if spec.is_program else self._context.Process
+        process = kind(
             target=set_up_and_call,
             args=(spec, close_others) if forked else (spec,),
             name=f"rank {spec.rank}",

@@ -21,6 +21,7 @@ from mp_spawn.rank import Rank
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.rank_variables import restart_variables
 from mp_spawn.report_pipe import FileInbox, Inbox, ReportFile
+from mp_spawn.signals import TERM_TO_KILL
 from mp_spawn.streams import Streams
 
 __all__ = [
@@ -77,12 +78,16 @@ class Job:
     wants_result: bool = False
     own_group: bool = False
     faulthandler: bool = True
-    #: False if no rank needs the `__main__` of this process.
-    needs_main: bool = True
+    #: Whether each rank is a program: see Note [A rank is the program].
+    is_program: bool = False
     #: Whether a failed rank that may be started again has all ranks started again.
     restarts_all: bool = False
     #: Whether rank 0 reads the standard input of this process.
     gives_stdin: bool = False
+    #: Whether rank 0 reads from the terminal, and so is in the process group of this process.
+    gives_terminal: bool = False
+    #: Seconds from SIGTERM to SIGKILL.
+    time_to_end: float = TERM_TO_KILL
     #: How often the ranks have been started by jobs before this one.
     restarts_before: int = 0
     #: Whether the descriptors of this process are few, so that ranks take as few as those of multiprocessing.
@@ -166,10 +171,7 @@ class Job:
         from mp_core.main_module import leave_out
 
         leave_out()
-        data = spawn.get_preparation_data("rank")
-        if self.needs_main:
-            return data
-        return {key: value for key, value in data.items() if not key.startswith("init_main")}
+        return spawn.get_preparation_data("rank")
 
     def _payloads(self, count: int) -> list[Payload]:
         if self.launcher.start_method == "fork":
@@ -199,8 +201,9 @@ class Job:
             stacks=InheritedFd(stacks.fd) if stacks else None,
             env=env,
             cpus=self.cpus[rank] if self.cpus else None,
-            own_group=self.own_group,
+            own_group=self.own_group and not (rank == 0 and self.gives_terminal),
             wants_result=self.wants_result,
+            is_program=self.is_program,
         )
 
 

@@ -69,7 +69,7 @@ def prepare(
     faulthandler: bool = True,
     wants_result: bool = False,
     own_group: bool = False,
-    needs_main: bool = True,
+    is_program: bool = False,
     restarts_all: bool = False,
 ) -> Job:
     """
@@ -79,6 +79,8 @@ def prepare(
     if start_method is None and context is None:
         start_method = get_start_method()
     check_start_method(start_method, context)
+    if is_program:
+        start_method = "spawn"  # a program cannot tell
     if (context.get_start_method() if context else start_method) != "fork":
         from mp_core.main_module import check_guard  # not at the top: `import mp_spawn` does not import mp-core
 
@@ -100,7 +102,7 @@ def prepare(
         wants_result,
         own_group,
         faulthandler,
-        needs_main,
+        is_program,
         restarts_all,
         frugal=frugal,
     )

@@ -262,6 +262,9 @@ class Prefix(_Piped):
     progress line, which returns to its start by ``\\r``, is written whenever it moves, and ended if another line comes.
     """
 
+    #: The rank that reads from the terminal: its text is written before the line ends, as it may be a prompt.
+    prompts: int | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self._rests: defaultdict[tuple[int, str], bytes] = defaultdict(bytes)
@@ -273,7 +276,7 @@ class Prefix(_Piped):
         data = self._rests.pop((rank, stream), b"") + data
         end = data.rfind(b"\n") + 1
         is_shown = self._open.get(stream, (-1, False))[0] == rank
-        if is_shown or b"\r" in data[end:] or len(data) - end > LONGEST:
+        if is_shown or rank == self.prompts or b"\r" in data[end:] or len(data) - end > LONGEST:
             end = len(data)
         if end < len(data):
             self._rests[rank, stream] = data[end:]

@@ -34,6 +34,7 @@ CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGSEGV)}
 )
 UNKNOWN = "exit code unknown, which another call of wait() took"
+NO_TERMINAL = "it asked for input from the terminal, which only rank 0 can read, with -n 1 or --stdin 0"
 KILLED_SERVER = "exit code unknown, since the fork server was killed"
 
 
@@ -157,7 +158,8 @@ class Rank:
             return dataclasses.replace(base, reason=KILLED_SERVER if lost else UNKNOWN, exit_code=exit_code, at=at)
         if exit_code < 0:
             name = name_of_signal(-exit_code)
-            reason = ", ".join(filter(None, (f"signal {name}", self._killed_by)))
+            why = NO_TERMINAL if name in ("SIGTTIN", "SIGTTOU") else self._killed_by
+            reason = ", ".join(filter(None, (f"signal {name}", why)))
             return dataclasses.replace(
                 base, reason=reason, exit_code=exit_code, signal_name=name, stack=self._stack, at=at
             )

@@ -33,13 +33,15 @@ class RankSpec(NamedTuple):
     stacks: InheritedFd | None = None
     #: The pipe into which the zygote writes how the rank ended; None without a zygote.
     status: InheritedFd | None = None
-    #: A copy of the launcher's standard input, for this rank; None for an empty one.
+    #: A copy of the launcher's standard input, for a program; None for an empty one.
     stdin: InheritedFd | None = None
     env: Mapping[str, str] = {}
     cpus: frozenset[int] | None = None
     #: Whether the rank gets a process group of its own.
     own_group: bool = False
     wants_result: bool = False
+    #: Whether the rank is a program of the command, and no child of multiprocessing.
+    is_program: bool = False
     #: Whether the starting program is on another machine, so that the result is pickled by value.
     by_value: bool = False
     #: The program's signal mask, which the rank restores once it can deal with signals. None leaves the mask.

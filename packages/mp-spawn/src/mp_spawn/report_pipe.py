@@ -64,9 +64,9 @@ class Reporter:
         self._at = at
         self._rank = os.getpid()
 
-    def send(self, kind: Kind, text: str = "", blob: bytes = b"") -> None:
+    def send(self, kind: Kind, text: str = "", blob: bytes = b"") -> bool:
         """
-        Write the report.
+        Write the report; return False if there is no way to the parent.
 
         A parent that has closed its end is no error. A child that `fn` has forked, and that has returned from `fn`,
         sends nothing.
@@ -74,21 +74,22 @@ class Reporter:
         >>> inbox = Inbox()
         >>> inbox.fd, w = os.pipe()
         >>> Reporter(InheritedFd(w)).send(Kind.RETURNED, blob=b"42")
+        True
         >>> inbox.read().blob
         b'42'
         >>> os.close(w)
         """
         if os.getpid() != self._rank:
-            return
+            return False
         encoded = text.encode(errors="backslashreplace")
         header = _HEADER.pack(_MAGIC, kind, time.monotonic(), len(encoded), len(blob))
         fd = self._end.fd if _identity(self._end.fd) == self._pipe else self._open_again()
         if fd is None:
-            return
+            return False
         if self._at is not None:
             _write_at(fd, self._at + len(header), encoded + blob)
             _write_at(fd, self._at, header)
-            return
+            return True
         try:
             for part in (header + encoded, blob):
                 rest = memoryview(part)
@@ -96,6 +97,7 @@ class Reporter:
                     rest = rest[os.write(fd, rest[:_CHUNK]) :]
         except BrokenPipeError:
             pass
+        return True
 
     def _open_again(self) -> int | None:
         """Open the pipe by the parent's end of it; None if that is not to be had."""
@@ -207,6 +209,7 @@ class FileInbox(Inbox):
         >>> inbox = FileInbox(file, 1)
         >>> inbox.read()
         >>> Reporter(file, at=inbox.at).send(Kind.RAISED, "Error", b"42")
+        True
         >>> inbox.read().text, inbox.read().blob
         ('Error', b'42')
         """

@@ -11,6 +11,8 @@ A terminal, `timeout` and most schedulers signal a whole process group. Every pr
     server                                          ended; the starter's death ends them
     ranks (API)         the starter's               the program's own dispositions and mask: the kernel delivers
     ranks (command)     one each                    the same: the command delivers
+      that reads from   the starter's               the kernel delivers what the group is sent, the command the rest
+      the terminal
 
 Only the mask is changed on the way, never a disposition: a signal that the program ignores (nohup, a job in the
 background of a shell) is ignored by its ranks. Each rank restores the mask before any of the user's code runs.
@@ -53,6 +55,7 @@ __all__ = [
     "WakeUpPipe",
     "blocked",
     "group_was_sent",
+    "was_sent",
 ]
 
 # Without those that an instruction of the process itself raises, and the one for its children.

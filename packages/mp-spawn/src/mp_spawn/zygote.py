@@ -240,7 +240,7 @@ def _execute(
     try:
         os.lseek(file, 0, os.SEEK_SET)
         process = subprocess.Popen(
-            [*python, "-c", PROGRAM.format(file=file, entry="main(file)"), "--multiprocessing-fork"],
+            [*python, "-c", PROGRAM.format(file=file, entry="main(file, path)"), "--multiprocessing-fork"],
             pass_fds={file, to_launcher, tracker}.union(*(spec.fds for spec in specs)),
         )
     finally:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from multiprocessing import context, resource_tracker, spawn
+from multiprocessing import process as process_module
 from multiprocessing.process import current_process
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -30,7 +31,7 @@ STATUS = struct.Struct("=id")
 
 # The program of the zygote. The file begins with a pickled sys.path: this package may be found only there.
 PROGRAM = (
-    "import pickle, sys; file = open({file}, 'rb'); sys.path[:] = pickle.load(file); "
+    "import pickle, sys; path = sys.path[:]; file = open({file}, 'rb'); sys.path[:] = pickle.load(file); "
     "from mp_spawn import zygote_main; zygote_main.{entry}"
 )
 
@@ -82,22 +83,26 @@ class ZygoteSpec(NamedTuple):
         return every - spec.fds - {self.tracker}
 
 
-def main(file: IO[bytes]) -> None:
+def main(file: IO[bytes], path: list[str]) -> None:
     """
-    Fork the ranks, then wait for them.
+    Fork the ranks, then wait for them. *path* is the sys.path with which this interpreter has started.
     """
     # Not at the top, because the parent also imports this module. Every rank would import these.
     from mp_core import children, definitions  # noqa: F401
-    from mp_spawn import diagnostics  # noqa: F401
+    from mp_spawn import diagnostics, program  # noqa: F401
 
     zygote: ZygoteSpec = pickle.load(file)
     specs = [process.spec for process in zygote.processes]
+    for fd in {file.fileno(), zygote.socket, zygote.tracker}.union(*(spec.fds for spec in specs)):
+        if fd > 2:
+            os.set_inheritable(fd, False)
     assert specs[0].death_pipe is not None
     watched = set() if death_pipe.arm(specs[0].death_pipe.fd) else {specs[0].death_pipe.fd}
     gc.freeze()  # the ranks share these objects, until one writes to them
     may_fork = _has_one_thread()
     pid_of_zygote = os.getpid()
     status_of: dict[int, int] = {}
+    own_groups: set[int] = set()
     # With its kind, which Python would otherwise ask for by calls that a sandbox may refuse.
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, zygote.socket) as launcher:
         for process, spec in zip(zygote.processes, specs, strict=True):
@@ -112,18 +117,27 @@ def main(file: IO[bytes]) -> None:
                 # The status is the zygote's to write.
                 for fd in {*zygote.others(spec), spec.status.fd}:
                     os.close(fd)
-                _begin(zygote, process, pid_of_zygote, file, may_fork)
+                _begin(zygote, process, pid_of_zygote, file, path, may_fork)
             status_of[pid] = spec.status.fd
+            if spec.own_group:
+                own_groups.add(pid)
             pidfd = os.pidfd_open(pid)
             socket.send_fds(launcher, [STARTED.pack(spec.rank, pid, 0)], [pidfd])
             os.close(pidfd)
     for fd in set[int]().union(*(spec.fds for spec in specs)) - {*status_of.values()} - watched:
         os.close(fd)
+    stopped: dict[int, int] = {}
     while status_of:
-        pid, status = os.waitpid(-1, 0)
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            # It reads from the terminal, or writes to it, and cannot be continued there.
+            if os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU) and pid in own_groups:
+                stopped[pid] = os.WSTOPSIG(status)
+                os.kill(pid, signal.SIGKILL)
+            continue
         if (fd := status_of.pop(pid, -1)) >= 0:
             try:
-                os.write(fd, STATUS.pack(status, time.monotonic()))
+                os.write(fd, STATUS.pack(stopped.get(pid, status), time.monotonic()))
             except BrokenPipeError:
                 pass  # the launcher has closed the pipe
             # At its end, the pipe stays readable for everybody, even after one has read the status.
@@ -141,7 +155,9 @@ def _has_one_thread() -> bool:
         return threading.active_count() == 1
 
 
-def _begin(zygote: ZygoteSpec, process: RankProcess, pid_of_zygote: int, file: IO[bytes], may_fork: bool) -> NoReturn:
+def _begin(
+    zygote: ZygoteSpec, process: RankProcess, pid_of_zygote: int, file: IO[bytes], path: list[str], may_fork: bool
+) -> NoReturn:
     """
     Run a rank from the fork on.
     """
@@ -150,19 +166,22 @@ def _begin(zygote: ZygoteSpec, process: RankProcess, pid_of_zygote: int, file: I
     spec = process.spec
     with reporting(spec):
         set_parent_death_signal(signal.SIGKILL, parent=pid_of_zygote)
-        if may_fork and not any(name.startswith(READ_EARLY) for name in spec.env):
-            file.close()
-            set_up(spec)
-            _run(zygote, process)
-        # A file with an offset of its own: the others read the same file. Without /proc none can be opened again.
-        own = memory_file(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
-        os.lseek(own, 0, os.SEEK_SET)
-        for fd in {*_kept(zygote, spec), own}:
-            os.set_inheritable(fd, True)
-        entry = f"continue_in_fresh_interpreter(file, {spec.rank})"
-        command = [*zygote.python, "-c", PROGRAM.format(file=own, entry=entry), "--multiprocessing-fork"]
-        os.execve(command[0], command, {**os.environ, **spec.env})
-    raise AssertionError("unreachable")
+        if not may_fork or any(name.startswith(READ_EARLY) for name in spec.env):
+            _execute(zygote, spec, file)
+        file.close()
+        set_up(spec)
+    _run(zygote, process, path)
+
+
+def _execute(zygote: ZygoteSpec, spec: RankSpec, file: IO[bytes]) -> NoReturn:
+    # A file with an offset of its own: the others read the same file. Without /proc none can be opened again.
+    own = memory_file(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
+    os.lseek(own, 0, os.SEEK_SET)
+    for fd in {*_kept(zygote, spec), own}:
+        os.set_inheritable(fd, True)
+    entry = f"continue_in_fresh_interpreter(file, path, {spec.rank})"
+    command = [*zygote.python, "-c", PROGRAM.format(file=own, entry=entry), "--multiprocessing-fork"]
+    os.execve(command[0], command, {**os.environ, **spec.env})
 
 
 def _kept(zygote: ZygoteSpec, spec: RankSpec) -> set[int]:
@@ -170,7 +189,7 @@ def _kept(zygote: ZygoteSpec, spec: RankSpec) -> set[int]:
     return (spec.fds | {zygote.tracker}) - {spec.status.fd}
 
 
-def continue_in_fresh_interpreter(file: IO[bytes], rank: int) -> None:
+def continue_in_fresh_interpreter(file: IO[bytes], path: list[str], rank: int) -> None:
     """
     Run a rank that has executed an interpreter of its own.
     """
@@ -181,15 +200,29 @@ def continue_in_fresh_interpreter(file: IO[bytes], rank: int) -> None:
         os.set_inheritable(fd, False)
     with reporting(process.spec):
         set_up(process.spec)
-        _run(zygote, process)
+    _run(zygote, process, path)
 
 
-def _run(zygote: ZygoteSpec, rank: Any) -> NoReturn:
+def _run(zygote: ZygoteSpec, rank: Any, path: list[str]) -> NoReturn:
     resource_tracker._resource_tracker._fd = zygote.tracker  # type: ignore[attr-defined]
+    spec: RankSpec = rank.spec
     current: Any = current_process()
-    current._inheriting = True  # importing the main module must not start processes
-    try:
-        spawn.prepare(zygote.preparation)
-    finally:
-        del current._inheriting
-    sys.exit(rank._bootstrap(parent_sentinel=rank.spec.death_pipe.fd))
+    if spec.is_program:
+        from mp_spawn.program import become
+
+        current.authkey = zygote.preparation["authkey"]
+        if (folder := zygote.preparation["dir"]) != os.getcwd():  # on another machine
+            os.chdir(folder)
+            process_module.ORIGINAL_DIR = folder  # type: ignore[attr-defined]
+        # Its own, and then what else the launcher's has; but no folder of the launcher's program.
+        sys.path[:] = path + [each for each in sys.path[1:] if each not in path]
+        become(spec)
+    with reporting(spec):
+        current._inheriting = True  # importing the main module must not start processes
+        try:
+            spawn.prepare(zygote.preparation)
+        finally:
+            del current._inheriting
+        assert spec.death_pipe is not None
+        sys.exit(rank._bootstrap(parent_sentinel=spec.death_pipe.fd))
+    raise AssertionError("unreachable")

@@ -10,11 +10,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from mp_spawn.child import run_module, run_script
-from mp_spawn.command_options import Recording, count_per_node, count_ranks, output_of, variables_of, with_folder
+from mp_spawn.command_options import (
+    Recording,
+    call_of,
+    count_per_node,
+    count_ranks,
+    output_of,
+    variables_of,
+    with_folder,
+)
 from mp_spawn.engines.job_place import place_in_job
 from mp_spawn.errors import ProcessException
 from mp_spawn.job import check_options
+from mp_spawn.payload import Call
 from mp_spawn.process_handle import readable
 from mp_spawn.rank_variables import job_variables
 from mp_spawn.signals import ENDING, Ended, Forwarding
@@ -65,11 +73,10 @@ def main(chosen: argparse.Namespace, recording: Recording) -> int | None:
     nprocs = ranks * nnodes or count_ranks(chosen.nprocs)
     if place is not None and not ranks and nprocs < place.nnodes:
         raise ValueError(f"-n {nprocs} is too small for {place.nnodes} nodes; give each a rank or more")
-    if not chosen.module and not os.path.isfile(chosen.script):
-        raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
+    call = call_of(chosen)
     try:
         if place is None:
-            return _drive(chosen, nprocs, _engine(chosen), recording)
+            return _drive(chosen, call, nprocs, _engine(chosen), recording)
         from mp_spawn.engines.environment import Environment, join_job
         from mp_spawn.engines.meeting import claim
 
@@ -79,7 +86,7 @@ def main(chosen: argparse.Namespace, recording: Recording) -> int | None:
                 on_exit.enter_context(server)
             if server is None and place.node_rank != 0:
                 return join_job(place, ranks)
-            return _drive(chosen, nprocs, lambda signals: Environment(place, ranks, signals, server), recording)
+            return _drive(chosen, call, nprocs, lambda signals: Environment(place, ranks, signals, server), recording)
     except Ended as ended:
         # The code that a shell shows for a process that the signal has ended.
         print(f"mp-spawn: ended by {signal.Signals(ended.signum).name} before the ranks were started", file=sys.stderr)
@@ -92,11 +99,10 @@ def main(chosen: argparse.Namespace, recording: Recording) -> int | None:
 def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
     given = {
         "-n auto": chosen.nprocs == "auto",
-        f"--start-method {chosen.start_method}": chosen.start_method != "spawn",
         f"--bind {chosen.bind}": chosen.bind not in (None, "spread"),
         "--gpus-per-rank": chosen.gpus_per_rank is not None,
         "--timeout": chosen.timeout is not None,
-        "--grace-period": chosen.grace_period is not None,
+        "--stdin 0": chosen.stdin is not None,
         "--no-python": chosen.no_python,
         "--engine ray with --max-restarts and without --restart rank": (
             chosen.engine == "ray" and chosen.max_restarts > 0 and restarts_all(chosen)
@@ -114,12 +120,14 @@ def _engine(chosen: argparse.Namespace) -> Callable[[Forwarding], Any]:
     return lambda signals: engines.Local(nodes=chosen.nnodes.most if chosen.nnodes else 1)
 
 
-def _drive(chosen: argparse.Namespace, nprocs: int, engine: Callable[[Forwarding], Any], recording: Recording) -> int:
+def _drive(
+    chosen: argparse.Namespace, call: Call, nprocs: int, engine: Callable[[Forwarding], Any], recording: Recording
+) -> int:
     """
     Run the job from here.
     """
     with recording(), Forwarding() as signals:
-        context = _start(chosen, nprocs, engine(signals), signals)
+        context = _start(chosen, call, nprocs, engine(signals), signals)
         while not context._done.is_set():
             if readable(signals.fd, 0.05):
                 signals.handle(context._forward)
@@ -135,16 +143,14 @@ def _drive(chosen: argparse.Namespace, nprocs: int, engine: Callable[[Forwarding
     return code
 
 
-def _start(chosen: argparse.Namespace, nprocs: int, engine: Any, signals: Forwarding) -> Any:
+def _start(chosen: argparse.Namespace, call: Call, nprocs: int, engine: Any, signals: Forwarding) -> Any:
     from mp_spawn.engines.engine_context import EngineContext
     from mp_spawn.engines.plan import Plan
 
     plan = Plan.of(
         engine,
-        run_module if chosen.module else run_script,
-        (chosen.script, chosen.arguments),
+        *call,
         nprocs,
-        start_method=chosen.start_method,
         env=variables(chosen, count_per_node(chosen.nproc_per_node)),
         threads_per_rank=chosen.threads_per_rank,
         cpu_affinity=chosen.bind,
@@ -152,7 +158,8 @@ def _start(chosen: argparse.Namespace, nprocs: int, engine: Any, signals: Forwar
         max_restarts=chosen.max_restarts,
         faulthandler=chosen.faulthandler,
         own_group=True,
-        needs_main=False,
+        is_program=True,
+        time_to_end=chosen.shutdown_timeout,
         restarts_all=restarts_all(chosen),
     )
     return EngineContext(plan, look=lambda: signals.handle(_end) if readable(signals.fd, 0) else None)

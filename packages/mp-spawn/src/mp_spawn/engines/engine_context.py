@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from mp_spawn.context import AFTER_A_SIGNAL, GRACE, KILL_TO_DEAD, ProcessContext
+from mp_spawn.context import GRACE, KILL_TO_DEAD, ProcessContext
 from mp_spawn.engines import protocol
 from mp_spawn.engines.node_state import TO_GREET, NodeState
 from mp_spawn.engines.plan import Plan
@@ -20,12 +20,12 @@ from mp_spawn.engines.remote_output import Writer, sink_for
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
 from mp_spawn.rank import _unpickled
-from mp_spawn.signals import ENDING, INTERRUPTED, TERM_TO_KILL
+from mp_spawn.signals import ENDING, INTERRUPTED
 
 __all__ = ["EngineContext"]
 
-# Seconds for an agent that was told to end its ranks to say how they ended.
-TO_END = TERM_TO_KILL + KILL_TO_DEAD + NODE_LOST_AFTER
+# Seconds for an agent that was told to end its ranks to say how they ended, beyond those that the ranks have.
+TO_END = KILL_TO_DEAD + NODE_LOST_AFTER
 # A scheduler that signals each node does so within as many seconds: it is one signal.
 TO_ALL_NODES = 2.0
 
@@ -75,6 +75,7 @@ class EngineContext(ProcessContext):
         self.processes = []
         self.sentinels = {}
         self._plan = plan
+        self._to_end = plan.time_to_end + TO_END
         self._wants_result = wants_result
         self._grace_period = GRACE if grace_period is None else grace_period
         self._failures: list[Failure] = []
@@ -161,7 +162,7 @@ class EngineContext(ProcessContext):
         End the ranks of all nodes, as `ProcessContext.terminate` does.
         """
         self._ask(protocol.End(grace_period, False))
-        self._done.wait(grace_period + TO_END + NODE_LOST_AFTER)
+        self._done.wait(grace_period + self._to_end + NODE_LOST_AFTER)
 
     def _interrupt(self) -> None:
         self._ask(protocol.Signal(signal.SIGINT))
@@ -177,7 +178,7 @@ class EngineContext(ProcessContext):
             self._ask(protocol.Signal(signum))
         elif last is None or now - last > TO_ALL_NODES:
             self._ask(protocol.Signal(signum))
-            self._ask(protocol.End(AFTER_A_SIGNAL, False))
+            self._ask(protocol.End(self._plan.time_to_end, False, True))
 
     def _ask(self, command: protocol.End | protocol.Signal) -> None:
         self._asked.append(command)
@@ -286,14 +287,14 @@ class EngineContext(ProcessContext):
             self._send_all(lambda command=command: command)  # type: ignore[misc]
             if isinstance(command, protocol.End):
                 self._was_told_to_end = True
-                self._end_at, self._give_up_at = float("inf"), now + command.grace_period + TO_END
+                self._end_at, self._give_up_at = float("inf"), now + command.grace_period + self._to_end
         if self._end_at is not None and now >= self._end_at:
-            self._end_at, self._give_up_at = float("inf"), now + TO_END
+            self._end_at, self._give_up_at = float("inf"), now + self._to_end
             self._send_all(lambda: protocol.End(0.0, True))
         if self._give_up_at is not None and now >= self._give_up_at:
             for state in self._states:
                 if not state.ended:
-                    self._node_lost(state, f"its agent has not ended the ranks in {TO_END:.0f} s")
+                    self._node_lost(state, f"its agent has not ended the ranks in {self._to_end:.0f} s")
 
     def _failed(self) -> None:
         if self._end_at is None:

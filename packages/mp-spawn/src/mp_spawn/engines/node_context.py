@@ -125,6 +125,8 @@ class NodeJob(Job):
             max_restarts=start.max_restarts,
             wants_result=start.wants_result,
             own_group=start.own_group,
+            is_program=start.is_program,
+            time_to_end=start.time_to_end,
             faulthandler=start.faulthandler,
             start_message=start,
             payload=payload,
@@ -205,6 +207,7 @@ class NodeContext(ProcessContext):
                 self._pass_time(60.0)
         except EndAsked as asked:
             try:
+                self._was_told_to_end = asked.end.were_told
                 self._end(asked.end.grace_period, asked.end.casualties)
             except EndAsked:
                 pass  # the second one; _end() has killed the ranks

@@ -15,6 +15,7 @@ from mp_spawn.engines.node_payload import Shipment, pack
 from mp_spawn.engines.protocol import Engine, Node, Start
 from mp_spawn.job import Env, check_call, check_options
 from mp_spawn.rank_variables import place_variables
+from mp_spawn.signals import TERM_TO_KILL
 from mp_spawn.streams import Streams
 
 __all__ = ["Plan"]
@@ -36,7 +37,9 @@ class Plan:
     faulthandler: bool
     daemon: bool
     own_group: bool
-    needs_main: bool
+    is_program: bool
+    #: Seconds from SIGTERM to SIGKILL.
+    time_to_end: float
     #: Whether a failure has all ranks started again, and not one.
     restarts_all: bool = False
     #: The number of nodes, once they are known.
@@ -62,7 +65,8 @@ class Plan:
         faulthandler: bool = True,
         daemon: bool = False,
         own_group: bool = False,
-        needs_main: bool = True,
+        is_program: bool = False,
+        time_to_end: float = TERM_TO_KILL,
         restarts_all: bool = False,
     ) -> Plan:
         """Check the options and pickle the call, or raise an error that names the wrong option in one line."""
@@ -90,14 +94,15 @@ class Plan:
             faulthandler,
             daemon,
             own_group,
-            needs_main,
+            is_program,
+            time_to_end,
             restarts_all,
         )
 
     def start(self, group: int, node: Node, master: tuple[str, int], wants_result: bool, restarts: int = 0) -> Start:
         """Return the message that starts the ranks of the node with the number *group*."""
         main = spawn.get_preparation_data("rank")
-        if not (self.needs_main and main_can_be_imported()):
+        if self.is_program or not main_can_be_imported():
             main = {key: value for key, value in main.items() if not key.startswith("init_main")}
         kept = ("sys_path", "sys_argv", "init_main_from_name", "init_main_from_path")
         return Start(
@@ -113,6 +118,8 @@ class Plan:
             0 if self.restarts_all else self.max_restarts - restarts,
             self.faulthandler,
             self.own_group,
+            self.is_program,
+            self.time_to_end,
             getattr(self.engine, "gpus_per_rank", 0.0) if self.divides_devices else 0.0,
             events_wanted(),
         )

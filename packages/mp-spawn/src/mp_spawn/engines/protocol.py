@@ -118,6 +118,10 @@ class Start(NamedTuple):
     max_restarts: int
     faulthandler: bool
     own_group: bool
+    #: Whether each rank is a program of the command.
+    is_program: bool
+    #: Seconds from SIGTERM to SIGKILL.
+    time_to_end: float
     #: How many of the devices in the agent's CUDA_VISIBLE_DEVICES each rank gets; 0 leaves the variable.
     gpus_per_rank: float
     #: How many events of a timeline each process keeps; 0 without a timeline.
@@ -137,10 +141,14 @@ class Signal(NamedTuple):
 
 
 class End(NamedTuple):
-    """End the ranks. The ends of *casualties* of another failure are no failures of their own."""
+    """
+    End the ranks. The ends of *casualties* of another failure are no failures of their own. Ranks that *were_told* by a
+    signal are sent no SIGTERM.
+    """
 
     grace_period: float
     casualties: bool
+    were_told: bool = False
 
 
 class Ack(NamedTuple):
