@@ -16,7 +16,6 @@ from support.waiting import until
 
 import mp_all as mp
 import mp_cuda
-from mp_cuda import process_identity
 from mp_cuda.exports import exports
 
 
@@ -186,13 +185,6 @@ def die_when_opening() -> None:
     from mp_cuda.transports import handle
 
     handle.open = lambda *args: os.kill(os.getpid(), 9)  # type: ignore[assignment]
-
-
-def test_a_reused_pid_is_another_process() -> None:
-    me = process_identity.me()
-    assert me.alive
-    assert not me._replace(started=me.started - 1).alive
-    assert not me._replace(pid=2**22 - 1).alive
 
 
 def test_damaged_messages_are_errors() -> None:

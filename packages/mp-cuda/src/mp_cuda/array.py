@@ -94,7 +94,7 @@ class DeviceArray:
     def producer_alive(self) -> bool:
         """Whether the process that owns the memory is still running. After it ends, the content is undefined."""
         received = self._received
-        return True if received is None else received.producer_alive
+        return True if received is None else received.delivery.owner_alive
 
     @property
     def _received(self) -> Received | None:
@@ -143,7 +143,7 @@ class DeviceArray:
     def _make_wait(self, stream: int) -> None:
         received = self._received
         if received is not None:
-            received.make_wait(stream)
+            received.delivery.make_wait(stream)
         if (self._stream or LEGACY) != stream:
             order(self.device, self._stream or LEGACY, stream)
 

@@ -7,6 +7,7 @@ only its functions, `getPtr()` and `int(pointer)`.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ __all__ = [
     "guard",
     "handle_from",
     "is_available",
+    "memory_of",
     "ordinal_of",
     "started",
     "synchronize",
@@ -186,6 +188,12 @@ class guard:
         if self._pushed:
             call("cuCtxPopCurrent")
             self._pushed = False
+
+
+@functools.cache
+def memory_of(device: int) -> int:
+    """Return the size of the memory of *device* in bytes."""
+    return int(call("cuDeviceTotalMem", call("cuDeviceGet", device)))
 
 
 def current_device() -> int:

@@ -2,63 +2,167 @@
 
 Note [Lifetime of sent memory]
 ------------------------------
-    sender      Export --> the object that was sent (and so its memory), the event of the message
+    sender      Export --> what was sent (and so its memory), the events of the message
                    |
                  Lease  (mp-core: a count in shared memory, exact even if processes are killed)
                    ^
     message     an offer: an in-flight reference to the lease
-    receiver    lease reference <-- Received <-- the array; released after the memory is closed, never before
+    receiver    lease reference <-- Delivery <-- Received <-- arrays; released after the memory is closed
 
-When the last reference is released, mp-core calls `Export.on_released`, and the sender drops the object. A message that
-no process receives keeps its memory until `ipc_collect(in_flight_older_than=...)` revokes it.
+When the last reference is released, mp-core calls `Export.on_released`, and the sender drops what it has sent. A
+message that no process receives keeps its memory until `ipc_collect(in_flight_older_than=...)` revokes it.
+
+Note [Memory that is given back on request]
+-------------------------------------------
+A receiver that has dropped its last array may keep the memory open for the next message (`imports.py`, Note
+[Lingering]). It says so in the lease's byte LINGERS. The memory is the sender's no less: if nobody but its exports has it there, the
+sender sets the byte RECALLED, and the receiver closes the memory and releases the lease:
+
+    the sender's program has dropped it             looked at with each message, for the oldest two, and every 50 ms
+    ipc_collect(), wait_released(), exit            at once, for all exports
+    there is no memory for a new allocation         likewise
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 import warnings
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from mp_core import Lease, collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
 from mp_cuda.ipc_events import PooledEvent
+from mp_cuda.pointer import AllocationInfo
+from mp_cuda.process_identity import me
+from mp_cuda.wire import joined
 
-__all__ = ["Export", "exports", "ipc_collect", "wait_released"]
+__all__ = ["LINGERS", "RECALLED", "Export", "exports", "ipc_collect", "recall", "wait_released"]
 
 POLL_S = 0.01
+FEW = 2
+LINGERING_S = 0.5  # for a receiver to close what it has open only for the next message; it looks every 50 ms
+RECALLED, LINGERS, FLAGS = 0, 1, 2  # bytes of a lease's memory, and their number
 
 exports: dict[int, Export] = {}
 """Exports that other processes have not released, by serial number."""
+_to_recall: deque[int] = deque()
 _serials = itertools.count(1)
+_kept: dict[int, int] = {}
+"""How many exports have an object, by its id."""
 
 
 class Export:
-    """One message of this process that a receiver still uses or may still receive."""
+    """What one message of this process carries, which a receiver still uses or may still receive."""
 
-    __slots__ = ("base", "device", "event", "lease", "nbytes", "owner", "sent_at", "serial")
+    __slots__ = ("_in_use", "allocations", "events", "flags", "lease", "offers", "owners", "sent_at", "serial")
 
-    def __init__(
-        self, owner: Any, event: PooledEvent | None = None, *, device: int = 0, base: int = 0, nbytes: int = 0
-    ) -> None:
-        self.owner, self.event = owner, event
-        self.device, self.base, self.nbytes = device, base, nbytes
+    def __init__(self, receivers: int = 1) -> None:
+        self.owners: list[Any] = []
+        self._in_use: list[Callable[[Any], bool] | None] = []
+        self.events: list[PooledEvent] = []
+        self.allocations: dict[int, AllocationInfo] = {}
+        """What is sent of the memory of this process, by the driver's numbers."""
         self.serial = next(_serials)
         self.sent_at = time.monotonic()
-        self.lease = Lease(self.on_released)
+        self.lease = Lease(self.on_released, FLAGS)
+        self.flags = self.lease.memory
+        # Before it is pickled: if that fails, the message's references are discarded, and the export ends.
+        try:
+            self.offers: tuple[bytes, ...] = tuple(self.lease.offer() for _ in range(receivers))
+        except BaseException:
+            self.lease.revoke()
+            raise
+        _recall_oldest()
         exports[self.serial] = self
+        _to_recall.append(self.serial)
+        finalizer_queue.wake_watch()
+
+    def keep(self, owner: Any, in_use: Callable[[Any], bool] | None = None) -> int:
+        """
+        Keep *owner* until the message is released; return its number in the message.
+
+        *in_use* tells whether the program still uses its memory; by default, whether others refer to the object.
+        """
+        for number, kept in enumerate(self.owners):
+            if kept is owner:
+                return number
+        _kept[id(owner)] = _kept.get(id(owner), 0) + 1
+        self.owners.append(owner)
+        self._in_use.append(in_use)
+        return len(self.owners) - 1
 
     def on_released(self) -> None:
         """Drop what was sent. mp-core calls this once, in any thread, when no reference is left."""
         exports.pop(self.serial, None)
-        event, self.event = self.event, None
-        if event is not None:
+        events, self.events = self.events, []
+        for event in events:
             event.return_to_pool()
-        self.owner = None  # last, because freeing it may call back into this module
+        owners, self.owners = self.owners, []
+        for owner in owners:
+            left = _kept.pop(id(owner)) - 1
+            if left:
+                _kept[id(owner)] = left
+        owner = None
+        owners.clear()  # last, because freeing them may call back into this module
 
-    def offers(self, receivers: int) -> tuple[bytes, ...]:
-        """Make an in-flight lease reference for each of *receivers* receivers."""
-        return tuple(self.lease.offer() for _ in range(receivers))
+    def in_use(self) -> bool:
+        """Return whether this process uses the memory for more than its exports."""
+        owners = self.owners
+        for number, is_used in enumerate(self._in_use[: len(owners)]):
+            # One reference is the argument's.
+            if sys.getrefcount(owners[number]) - 1 > _kept.get(id(owners[number]), 0):
+                return True
+            if is_used is not None and is_used(owners[number]):
+                return True
+        return False
+
+    def recall_if_dropped(self) -> bool:
+        """Recall the memory if the program has dropped it. Return whether it is recalled."""
+        if not self.flags[RECALLED] and not self.in_use():
+            self.flags[RECALLED] = 1
+        return bool(self.flags[RECALLED])
+
+    def __reduce__(self) -> Any:
+        offers, self.offers = self.offers, ()
+        if not offers:  # it is in another pickle, too
+            offers = (self.lease.offer(),)
+        from mp_cuda.imports import receive_message
+
+        return receive_message, (*me(), self.serial, joined(offers))
+
+
+def recall() -> None:
+    """Ask all receivers to close what they have open for later messages only."""
+    for export in list(exports.values()):
+        export.flags[RECALLED] = 1
+
+
+def _recall_oldest() -> None:
+    """
+    Recall the memory of a few exports that the program has dropped.
+
+    With each message: a program that sends new arrays all the time has few that linger elsewhere.
+    """
+    for _ in range(min(FEW, len(_to_recall))):
+        try:
+            serial = _to_recall.popleft()
+        except IndexError:  # another thread looks, too
+            return
+        export = exports.get(serial)
+        if export is not None and not export.recall_if_dropped():
+            _to_recall.append(serial)
+
+
+@finalizer_queue.watch
+def _recall_dropped() -> bool:
+    """Recall the memory that the program has dropped. Return whether to look again."""
+    for export in list(exports.values()):
+        export.recall_if_dropped()
+    return bool(exports)
 
 
 def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
@@ -67,7 +171,8 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
 
     You need not call this: mp_cuda notices within a fraction of a second that a receiver has released memory, has ended
     or was killed. Messages that no process has received yet keep their memory. If arrays of other processes were
-    dropped here, the call waits for this process's own work on their device.
+    dropped here, the call waits for this process's own work on their device, and closes their memory. Other processes
+    that have memory of this one open only for the next message close it soon.
 
     Parameters
     ----------
@@ -77,7 +182,7 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
     Returns
     -------
     int
-        How many sent arrays were freed.
+        How many sent messages were freed.
 
     Examples
     --------
@@ -89,8 +194,9 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
 
 def _collect(in_flight_older_than: float | None, *, wait: bool) -> int:
     before = len(exports)
+    recall()
     if cuda_driver.started():
-        finalizer_queue.drain(wait=wait)
+        finalizer_queue.drain(wait=wait, close=True)
     if in_flight_older_than is not None:
         limit = time.monotonic() - in_flight_older_than
         for export in list(exports.values()):
@@ -139,10 +245,13 @@ def _collect_at_exit() -> None:
 
 @at_exit.register(at_exit.Step.REPORT)
 def _warn_at_exit() -> None:
-    if exports and not wait_released(policy.exit_wait):
+    # What only lingers elsewhere is closed there as soon as it is recalled.
+    grace = LINGERING_S if any(export.flags[LINGERS] for export in exports.values()) else 0.0
+    if exports and not wait_released(max(policy.exit_wait, grace)):
         warnings.warn(
-            f"this process ends while other processes use, or may still receive, {len(exports)} of its device arrays; "
-            "their memory ends with it. Call mp_cuda.wait_released() first, or set_policy(exit_wait=seconds)",
+            f"this process ends while other processes use, or may still receive, {len(exports)} of its messages with "
+            "device arrays; their memory ends with it. Call mp_cuda.wait_released() first, or "
+            "set_policy(exit_wait=seconds)",
             ResourceWarning,
             stacklevel=1,
         )
@@ -151,8 +260,12 @@ def _warn_at_exit() -> None:
 @cuda_driver.after_fork
 def _forget() -> None:
     """Keep the parent's objects alive but unused: the driver cannot free them in a forked child."""
+    for export in exports.values():
+        export.flags.release()  # or the child would have a reference to the lease
     _inherited.append(dict(exports))
     exports.clear()
+    _to_recall.clear()
+    _kept.clear()
 
 
 _inherited: list[Any] = []

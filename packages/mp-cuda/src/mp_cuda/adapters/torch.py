@@ -9,7 +9,7 @@ from mp_cuda import dlpack
 from mp_cuda.array import DeviceArray
 from mp_cuda.errors import NotShareableError
 
-__all__ = ["handles", "rebuild", "types", "view"]
+__all__ = ["handles", "rebuild", "taken_apart", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -34,7 +34,11 @@ def view(obj: Any) -> DeviceArray:
     return DeviceArray(ptr, shape, dtype, device, strides=strides, readonly=readonly, owner=owner, stream=stream)
 
 
-def rebuild(array: DeviceArray) -> Any:
+def taken_apart(obj: Any) -> tuple[DeviceArray, None]:
+    return view(obj), None
+
+
+def rebuild(array: DeviceArray, extra: None) -> Any:
     import torch
 
     with torch.cuda.device(array.device):
