@@ -123,7 +123,7 @@ def test_an_equal_handle_of_another_process_is_another_allocation(
 
 
 def offers(name: str, count: int) -> list[bytes]:
-    p.KEPT[name] = Lease(lambda: None, exports.FLAGS)
+    p.KEPT[name] = Lease(lambda: None, exports.BYTES)
     return [p.KEPT[name].offer() for _ in range(count)]
 
 
@@ -301,7 +301,7 @@ def test_a_sender_killed_between_export_and_send_leaves_nothing(mortal: p.Peer) 
 
 def die_when_packing() -> None:
     def die(message: Outgoing) -> Any:
-        assert message.export.lease.references == 1
+        assert message.fresh().export.lease.references == 1
         os.kill(os.getpid(), signal.SIGKILL)
 
     Outgoing.finish = die  # type: ignore[method-assign]

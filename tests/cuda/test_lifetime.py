@@ -12,6 +12,7 @@ from typing import Any
 import peer as p
 import pytest
 from device import Stub
+from doubles import OnlyDLPack
 from support.waiting import until
 
 import mp_all as mp
@@ -88,7 +89,7 @@ def test_memory_sent_back_later_uses_the_lease_of_its_own_message(mortal: p.Peer
     mortal.call(p.keep, "pipe", theirs)
     theirs.close()
     array = mp_cuda.from_host(b"later")
-    mortal.call(p.keep, "first", array)
+    mortal.call(p.keep, "first", mp_cuda.as_device_array(OnlyDLPack(array)))  # another owner, so another lease
     (first,) = exports
     mortal.call(p.keep, "second", array)
     mortal.call(p.drop, "first")

@@ -141,9 +141,7 @@ class DeviceArray:
         return dlpack.capsule(contents, versioned=max_version is not None and tuple(max_version) >= (1, 0))
 
     def _make_wait(self, stream: int) -> None:
-        received = self._received
-        if received is not None:
-            received.delivery.make_wait(stream)
+        # The legacy default stream waits for the sender of an array of another process.
         if (self._stream or LEGACY) != stream:
             order(self.device, self._stream or LEGACY, stream)
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from mp_core import LeaseReference
 from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError
-from mp_cuda.exports import Export
+from mp_cuda.exports import Carried, Export
 from mp_cuda.imports import Delivery
 from mp_cuda.process_identity import Process
 from mp_cuda.stream import NOT_READY, as_stream
@@ -204,7 +204,7 @@ def _reduce_event(event: Event) -> Any:
     handle = event.ipc_handle()
     export = Export()
     export.keep(event)
-    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, export)
+    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, Carried(export))
 
 
 def rebuild_event(uuid: bytes, handle: bytes, delivery: Delivery) -> Event:

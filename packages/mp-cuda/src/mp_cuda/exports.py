@@ -15,8 +15,8 @@ message that no process receives keeps its memory until `ipc_collect(in_flight_o
 Note [Memory that is given back on request]
 -------------------------------------------
 A receiver that has dropped its last array may keep the memory open for the next message (`imports.py`, Note
-[Lingering]). It says so in the lease's byte LINGERS. The memory is the sender's no less: if nobody but its exports has it there, the
-sender sets the byte RECALLED, and the receiver closes the memory and releases the lease:
+[Lingering]). It says so in the lease's byte LINGERS. The memory is the sender's no less: if nobody but its exports has
+it there, the sender sets the byte RECALLED, and the receiver closes the memory and releases the lease:
 
     the sender's program has dropped it             looked at with each message, for the oldest two, and every 50 ms
     ipc_collect(), wait_released(), exit            at once, for all exports
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 import warnings
 from collections import deque
@@ -35,51 +36,101 @@ from typing import Any
 
 from mp_core import Lease, collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
+from mp_cuda.errors import StaleHandleError
 from mp_cuda.ipc_events import PooledEvent
 from mp_cuda.pointer import AllocationInfo
 from mp_cuda.process_identity import me
-from mp_cuda.wire import joined
+from mp_cuda.wire import Memory, joined
 
-__all__ = ["LINGERS", "RECALLED", "Export", "exports", "ipc_collect", "recall", "wait_released"]
+__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Carried", "Export", "export_of", "exports", "ipc_collect", "recall"]
+__all__ += ["wait_released"]
 
 POLL_S = 0.01
 FEW = 2
 LINGERING_S = 0.5  # for a receiver to close what it has open only for the next message; it looks every 50 ms
-RECALLED, LINGERS, FLAGS = 0, 1, 2  # bytes of a lease's memory, and their number
+# The bytes of a lease's memory: two flags, then a slot for each event of a message that its receiver has not met yet.
+RECALLED, LINGERS, FIRST_SLOT, BYTES = 0, 1, 2, 16
+NO_SLOT = 0
 
 exports: dict[int, Export] = {}
 """Exports that other processes have not released, by serial number."""
+_slots_lock = threading.RLock()
 _to_recall: deque[int] = deque()
 _serials = itertools.count(1)
 _kept: dict[int, int] = {}
 """How many exports have an object, by its id."""
+_latest: dict[int, Export] = {}
+"""The last export of an object, by its id."""
+
+
+class Carried:
+    """An export in one message, for one receiver or several."""
+
+    __slots__ = ("export", "offers")
+
+    def __init__(self, export: Export, receivers: int = 1) -> None:
+        self.export = export
+        # Before it is pickled: if that fails, the message's references are discarded.
+        self.offers = export.offer(receivers)
+
+    def __reduce__(self) -> Any:
+        offers, self.offers = self.offers, ()
+        if not offers:  # it is in another pickle, too
+            offers = self.export.offer(1)
+        from mp_cuda.imports import receive_message
+
+        return receive_message, (*me(), self.export.serial, joined(offers))
+
+    def take_back(self) -> None:
+        """Take back the references of a message that is not sent."""
+        from mp_cuda.imports import receive_reference
+
+        offers, self.offers = self.offers, ()
+        for offer in offers:
+            try:
+                receive_reference((offer,)).release()
+            except StaleHandleError:
+                pass  # revoked already
 
 
 class Export:
-    """What one message of this process carries, which a receiver still uses or may still receive."""
+    """
+    Memory and events of this process that receivers of messages still use or may still receive.
 
-    __slots__ = ("_in_use", "allocations", "events", "flags", "lease", "offers", "owners", "sent_at", "serial")
+    A message with memory that has an export shares that, and its lease; for all other memory of it a new one is made.
+    """
 
-    def __init__(self, receivers: int = 1) -> None:
+    __slots__ = ("_in_use", "allocations", "events", "flags", "lease", "owners", "sent_at", "serial", "slots")
+
+    def __init__(self) -> None:
         self.owners: list[Any] = []
         self._in_use: list[Callable[[Any], bool] | None] = []
         self.events: list[PooledEvent] = []
-        self.allocations: dict[int, AllocationInfo] = {}
-        """What is sent of the memory of this process, by the driver's numbers."""
+        self.allocations: dict[int, tuple[AllocationInfo, Memory]] = {}
+        """What is sent of the memory of this process, by the driver's numbers, and how messages name it."""
+        self.slots: list[PooledEvent | None] = [None] * (BYTES - FIRST_SLOT)
+        """The events of messages that were not received when this process looked last."""
         self.serial = next(_serials)
         self.sent_at = time.monotonic()
-        self.lease = Lease(self.on_released, FLAGS)
+        self.lease = Lease(self.on_released, BYTES)
         self.flags = self.lease.memory
-        # Before it is pickled: if that fails, the message's references are discarded, and the export ends.
-        try:
-            self.offers: tuple[bytes, ...] = tuple(self.lease.offer() for _ in range(receivers))
-        except BaseException:
-            self.lease.revoke()
-            raise
         _recall_oldest()
-        exports[self.serial] = self
-        _to_recall.append(self.serial)
-        finalizer_queue.wake_watch()
+
+    def offer(self, receivers: int) -> tuple[bytes, ...]:
+        """Make in-flight references for a message. ValueError if the lease has ended."""
+        is_new = self.serial not in exports
+        try:
+            offers = tuple(self.lease.offer() for _ in range(receivers))
+        except BaseException:
+            if is_new:
+                self.lease.revoke()
+            raise
+        self.sent_at = time.monotonic()
+        if is_new:
+            exports[self.serial] = self
+            _to_recall.append(self.serial)
+            finalizer_queue.wake_watch()
+        return offers
 
     def keep(self, owner: Any, in_use: Callable[[Any], bool] | None = None) -> int:
         """
@@ -90,6 +141,7 @@ class Export:
         for number, kept in enumerate(self.owners):
             if kept is owner:
                 return number
+        _latest[id(owner)] = self
         _kept[id(owner)] = _kept.get(id(owner), 0) + 1
         self.owners.append(owner)
         self._in_use.append(in_use)
@@ -98,11 +150,14 @@ class Export:
     def on_released(self) -> None:
         """Drop what was sent. mp-core calls this once, in any thread, when no reference is left."""
         exports.pop(self.serial, None)
-        events, self.events = self.events, []
+        events, self.events = [*self.events, *filter(None, self.slots)], []
+        self.slots = []
         for event in events:
             event.return_to_pool()
         owners, self.owners = self.owners, []
         for owner in owners:
+            if _latest.get(id(owner)) is self:
+                del _latest[id(owner)]
             left = _kept.pop(id(owner)) - 1
             if left:
                 _kept[id(owner)] = left
@@ -126,13 +181,33 @@ class Export:
             self.flags[RECALLED] = 1
         return bool(self.flags[RECALLED])
 
-    def __reduce__(self) -> Any:
-        offers, self.offers = self.offers, ()
-        if not offers:  # it is in another pickle, too
-            offers = (self.lease.offer(),)
-        from mp_cuda.imports import receive_message
+    def keep_event(self, event: PooledEvent) -> int:
+        """
+        Keep an event until the receiver of its message waits for it; return the slot, in which the receiver says so.
 
-        return receive_message, (*me(), self.serial, joined(offers))
+        NO_SLOT if all are taken.
+        """
+        with _slots_lock:
+            self.free_slots()
+            if None not in self.slots:
+                return NO_SLOT
+            number = self.slots.index(None)
+            self.slots[number] = event
+            self.flags[FIRST_SLOT + number] = 1
+            return FIRST_SLOT + number
+
+    def free_slots(self) -> None:
+        """Return the events that receivers wait for to the pool."""
+        for number, event in enumerate(self.slots):
+            if event is not None and not self.flags[FIRST_SLOT + number]:
+                self.slots[number] = None
+                event.return_to_pool()
+
+
+def export_of(owner: Any) -> Export | None:
+    """Return a live export of *owner* that may be sent again."""
+    export = _latest.get(id(owner))
+    return None if export is None or export.flags[RECALLED] else export
 
 
 def recall() -> None:
@@ -260,12 +335,15 @@ def _warn_at_exit() -> None:
 @cuda_driver.after_fork
 def _forget() -> None:
     """Keep the parent's objects alive but unused: the driver cannot free them in a forked child."""
+    global _slots_lock
+    _slots_lock = threading.RLock()
     for export in exports.values():
         export.flags.release()  # or the child would have a reference to the lease
     _inherited.append(dict(exports))
     exports.clear()
     _to_recall.clear()
     _kept.clear()
+    _latest.clear()
 
 
 _inherited: list[Any] = []

@@ -73,11 +73,15 @@ def _start() -> None:
             _thread = thread
 
 
-def put(task: Task) -> None:
-    """Queue *task*. Neither locks, blocks nor calls the driver."""
+def put(task: Task, *, soon: bool = True) -> None:
+    """
+    Queue *task*. Neither locks, blocks nor calls the driver.
+
+    Without *soon* it is done when the thread looks the next time; so there must be something to watch.
+    """
     global _woken
     _tasks.append(task)
-    if not _woken:
+    if soon and not _woken:
         _woken = True
         _wakeups.put(None)
 

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from mp_core import LeaseReference, ReceiveError, receive_lease
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, ipc_events, policy, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
-from mp_cuda.exports import LINGERS, RECALLED, exports
+from mp_cuda.exports import LINGERS, NO_SLOT, RECALLED, exports
 from mp_cuda.pointer import AllocationInfo
 from mp_cuda.process_identity import Process, me
 from mp_cuda.stream import LEGACY
@@ -72,37 +72,27 @@ class Sent(NamedTuple):
     """In the process that has sent a message: what it has sent."""
 
     owners: list[Any]
-    allocations: dict[int, AllocationInfo]
+    allocations: dict[int, tuple[AllocationInfo, Memory]]
 
 
 class Delivery:
-    """A message that was received: the reference to its lease, and the events that its arrays wait for."""
+    """A lease of a message that was received."""
 
-    __slots__ = ("__weakref__", "also", "events", "flags", "opened", "owner", "reference", "sent", "serial", "waited")
+    __slots__ = ("__weakref__", "also", "flags", "opened", "owner", "reference", "sent", "serial")
 
     def __init__(self, owner: Process, serial: int, reference: LeaseReference, sent: Sent | None) -> None:
         self.owner, self.serial, self.reference = owner, serial, reference
         self.also: tuple[Delivery, ...] = ()
-        """More leases for the same memory, and that for the event of a process that has sent it on."""
+        """More leases for the same memory."""
         self.flags = reference.memory
         self.sent = sent
         self.opened = False
         """Whether arrays on its memory have been made."""
-        self.events: list[ipc_events.ImportedEvent] = []
-        self.waited: set[bytes] = set()
-        """The handles of the events that the legacy default stream waits for."""
 
     @property
     def owner_alive(self) -> bool:
         """Whether the process that owns the memory is still running."""
         return not self.reference.released and self.reference.owner_alive
-
-    def make_wait(self, stream: Any) -> None:
-        """Make later work on *stream* wait for the sender's work."""
-        for event in self.events:
-            event.wait_on(stream)
-        for delivery in self.also:
-            delivery.make_wait(stream)
 
     def release(self) -> None:
         """Release the reference at once, even if something refers to this object."""
@@ -139,24 +129,26 @@ def receive_message(pid: int, nonce: bytes, serial: int, offers: bytes) -> Deliv
     reference = receive_reference(split(offers))
     if owner != me():
         return Delivery(owner, serial, reference, None)
-    if sent is None or not sent.owners:
+    if sent is None:
         reference.release()
         raise StaleHandleError("this process sent the array of this message and has released it since")
     return Delivery(owner, serial, reference, sent)
 
 
-def wait_ready(delivery: Delivery, ready: Ready, device: int) -> None:
-    """Make the legacy default stream wait for an event of the message, once."""
-    if ready.handle in delivery.waited:
+def wait_ready(ready: Ready, device: int) -> None:
+    """Make the legacy default stream wait for an event of the message, once, and let its sender use it again."""
+    home: Delivery | None = ready.home
+    if home is None:
         return
-    if ready.owner == me():
+    if home.owner == me():
         ipc_events.wait_on_own(ready.handle, LEGACY)
     else:
-        event = ipc_events.open_event(device, ready.owner, ready.handle, lambda: delivery.owner_alive)
+        event = ipc_events.open_event(device, home.owner, ready.handle, lambda: home.owner_alive)
         if event is not None:  # otherwise the work on the device has ended with its process
             event.wait_on(LEGACY)
-            delivery.events.append(event)
-    delivery.waited.add(ready.handle)
+    if ready.slot != NO_SLOT:
+        home.flags[ready.slot] = 0
+    ready.home = None
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -232,7 +224,8 @@ class Mapping:
 @finalizer_queue.watch
 def _close_expired() -> bool:
     """Close what nobody needs any more. Return whether to look again."""
-    return _close_lingering(time.monotonic() - policy.linger)
+    _close_lingering(time.monotonic() - policy.linger)
+    return bool(mappings)
 
 
 @finalizer_queue.closes
@@ -240,8 +233,7 @@ def _close_all_lingering() -> None:
     _close_lingering(None)
 
 
-def _close_lingering(used_before: float | None) -> bool:
-    left = False
+def _close_lingering(used_before: float | None) -> None:
     with _lock:
         for mapping in [m for m in mappings.values() if m.lingers is not None]:
             delivery = mapping.lingers
@@ -253,11 +245,8 @@ def _close_lingering(used_before: float | None) -> bool:
                 or delivery.flags[RECALLED]
                 or not delivery.owner_alive
             ):
-                left |= not mapping.close_unless_refused()
-            else:
-                left = True
+                mapping.close_unless_refused()
             del delivery
-    return left
 
 
 class _Close:
@@ -283,15 +272,17 @@ class Received:
     def __init__(self, mapping: Mapping, delivery: Delivery) -> None:
         self.mapping, self.delivery = mapping, delivery
         finalizer_queue.expect()
+        finalizer_queue.wake_watch()
         self._task = _Close(mapping, delivery)
         mapping.users += 1
         mapping.lingers = None
         mapping.received.add(self)
 
-    def __del__(self, put: Any = finalizer_queue.put) -> None:
+    def __del__(self, put: Any = finalizer_queue.put, recalled: int = RECALLED) -> None:
         task = getattr(self, "_task", None)
         if task is not None:
-            put(task)
+            # Memory that its owner still uses may wait for the next look: that wakes no thread for each message.
+            put(task, soon=bool(task.delivery.flags[recalled]))
 
 
 def receive_memory(delivery: Delivery, memory: Memory) -> Received:

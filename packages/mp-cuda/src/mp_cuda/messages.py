@@ -5,6 +5,9 @@ Note [One message]
 All arrays of a message share its `Outgoing`: one lease, one event for each stream that produced something, one handle
 for each allocation. The events are recorded when the whole message has been pickled, because pickling it may give the
 device more work: a `__reduce__` may compute the array that it sends.
+
+Memory that was sent before, and that a receiver still has or may still receive, is sent with the same lease again: so
+an array that is sent over and over has one, and nothing is asked about its memory.
 """
 
 from __future__ import annotations
@@ -16,16 +19,16 @@ from typing import Any, NamedTuple
 from mp_core import collect_leases
 from mp_core.native import message_part
 from mp_cuda import cuda_driver, imports, ipc_events, policy, transports
-from mp_cuda.array import DeviceArray, empty
+from mp_cuda.array import DeviceArray, empty, order
 from mp_cuda.errors import NotShareableError
-from mp_cuda.exports import Export
+from mp_cuda.exports import NO_SLOT, Carried, Export, export_of
 from mp_cuda.layout import byte_range
 from mp_cuda.pointer import AllocationInfo, UnknownPointerError, allocation_of, reason
 from mp_cuda.process_identity import me
 from mp_cuda.stream import LEGACY, as_stream, in_feeder
 from mp_cuda.wire import ALL, Memory, MemoryKey, Ready, joined
 
-__all__ = ["Described", "Forwarded", "Outgoing", "described", "outgoing"]
+__all__ = ["Described", "Outgoing", "described", "outgoing"]
 
 COLLECT_EVERY = 64
 MOST_KNOWN = 4096
@@ -54,20 +57,45 @@ class Outgoing:
         if next(_messages) % COLLECT_EVERY == 0:
             collect_leases()
         self.receivers = receivers
-        self.export = Export(receivers)
-        self.memory: dict[int, Memory] = {}
-        """How the message names the allocations of the export."""
+        self._carried: dict[int, Carried] = {}
+        """The exports of the message, by their serial numbers; the last is for what was not sent before."""
+        self._fresh: Carried | None = None
         self._theirs: dict[imports.Mapping, Memory] = {}
         self._leases: dict[imports.Delivery, Forwarded] = {}
         self._ready: dict[tuple[int, int], Ready | None] = {}
         self._recorded: list[tuple[ipc_events.PooledEvent, int]] = []
         self._devices: set[int] = set()
 
-    def allocation_of(self, low: int, high: int) -> AllocationInfo | None:
+    def fresh(self) -> Carried:
+        """Return an export for what has no live one, or must not share it."""
+        if self._fresh is None:
+            self._fresh = self._added(Carried(Export(), self.receivers))
+        return self._fresh
+
+    def carry(self, export: Export) -> Carried | None:
+        """Send an export again; None if its lease has just ended."""
+        carried = self._carried.get(export.serial)
+        if carried is None:
+            try:
+                carried = self._added(Carried(export))
+            except ValueError:
+                return None
+        return carried
+
+    def carries(self, export: Export) -> bool:
+        """Return whether the message has that export already."""
+        return export.serial in self._carried
+
+    def _added(self, carried: Carried) -> Carried:
+        self._carried[carried.export.serial] = carried
+        return carried
+
+    def allocation_of(self, low: int, high: int) -> tuple[AllocationInfo, Memory] | None:
         """Return the allocation of the message with these bytes. The message keeps it: its address is not reused."""
-        for allocation in self.export.allocations.values():
-            if allocation.base <= low and high <= allocation.base + allocation.nbytes:
-                return allocation
+        for carried in self._carried.values():
+            found = _within(carried.export, low, high)
+            if found is not None:
+                return found
         return None
 
     def ready(self, array: DeviceArray) -> Ready | None:
@@ -77,13 +105,22 @@ class Outgoing:
             return None
         key = array.device, array._stream or LEGACY
         if key not in self._ready:
-            event = ipc_events.take(array.device)
-            self._ready[key] = None
-            if event is not None:
-                self.export.events.append(event)  # it returns to the pool with the message
-                self._recorded.append((event, key[1]))
-                self._ready[key] = Ready(event.handle, me())
+            self._ready[key] = self._event_for(*key)
         return self._ready[key]
+
+    def _event_for(self, device: int, stream: int) -> Ready | None:
+        event = ipc_events.take(device)
+        if event is None:
+            return None
+        self._recorded.append((event, stream))
+        if self.receivers == 1:
+            for carried in list(self._carried.values()):
+                slot = carried.export.keep_event(event)
+                if slot != NO_SLOT:
+                    return Ready(event.handle, carried, slot)
+        home = self.fresh()
+        home.export.events.append(event)  # it returns to the pool with the export
+        return Ready(event.handle, home, NO_SLOT)
 
     def sent_on(self, mapping: imports.Mapping, delivery: imports.Delivery) -> tuple[Memory, Forwarded]:
         """Return how the message names memory of another process, and a lease for it."""
@@ -95,8 +132,9 @@ class Outgoing:
 
     def finish(self) -> None:
         """Finish a message that has been pickled."""
-        if self.export.offers:  # the reducer of each array has failed, and somebody has handled that
-            self.export.lease.revoke()
+        for carried in self._carried.values():
+            if carried.offers:  # a reducer has failed, and somebody has handled that
+                carried.take_back()
         self.record()
 
     def record(self) -> None:
@@ -110,6 +148,11 @@ class Outgoing:
         for device in self._devices:
             cuda_driver.synchronize(device)
 
+    def drop(self) -> None:
+        """Take the references of a message back that will not be sent."""
+        for carried in self._carried.values():
+            carried.take_back()
+
 
 def outgoing() -> tuple[Outgoing, bool]:
     """Return what the message that this thread is pickling shares, and whether it is the caller who records events."""
@@ -120,9 +163,8 @@ def outgoing() -> tuple[Outgoing, bool]:
 class Described(NamedTuple):
     """An array as a part of a message."""
 
-    export: Export
-    leases: tuple[Forwarded, ...]
-    """Those of other processes, if one owns the memory."""
+    leases: tuple[Carried | Forwarded, ...]
+    """For its memory: of this process, or of the one that owns it."""
     memory: Memory
     ready: Ready | None
     number: int
@@ -143,24 +185,45 @@ def described(
     *in_use* is that of `Export.keep`.
     """
     low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)
-    allocation = message.allocation_of(array.ptr + low, array.ptr + high)
-    if allocation is None:
+    low, high = array.ptr + low, array.ptr + high
+    owner = array if array._owner is None else array._owner
+    carried = _sent_before(owner, message, low, high)
+    found = _within(carried.export, low, high) if carried is not None else message.allocation_of(low, high)
+    if found is None:
         try:
-            source = imports.find(array.ptr + low, array.device)
+            source = imports.find(low, array.device)
             if source is not None:
                 return _forwarded(source, array, message)
             with cuda_driver.guard(array.device):
-                allocation = allocation_of(array.ptr, low, high)
-                memory = _memory(allocation, message.receivers)
+                allocation = allocation_of(array.ptr, low - array.ptr, high - array.ptr)
+                found = allocation, _memory(allocation, message.receivers)
         except NotShareableError as error:
             if (fallback or policy.fallback) != "copy" or isinstance(error, UnknownPointerError):
                 raise
             return described(_copied(array, low, high), message)
-        message.export.allocations[allocation.buffer_id] = allocation
-        message.memory[allocation.buffer_id] = memory
-    number = message.export.keep(array if array._owner is None else array._owner, in_use)
-    memory = message.memory[allocation.buffer_id]
-    return Described(message.export, (), memory, message.ready(array), number, array.ptr - allocation.base)
+    allocation, memory = found
+    if carried is None:
+        carried = message.fresh()
+        carried.export.allocations.setdefault(allocation.buffer_id, found)
+    number = carried.export.keep(owner, in_use)
+    return Described((carried,), memory, message.ready(array), number, array.ptr - allocation.base)
+
+
+def _sent_before(owner: Any, message: Outgoing, low: int, high: int) -> Carried | None:
+    """Return a live export of *owner* with these bytes, as a part of the message."""
+    export = export_of(owner) if message.receivers == 1 else None
+    found = _within(export, low, high) if export is not None else None
+    # A descriptor of a pool is for the receiver of one message.
+    if export is None or found is None or (found[1].extra is not None and not message.carries(export)):
+        return None
+    return message.carry(export)
+
+
+def _within(export: Export, low: int, high: int) -> tuple[AllocationInfo, Memory] | None:
+    for found in list(export.allocations.values()):
+        if found[0].base <= low and high <= found[0].base + found[0].nbytes:
+            return found
+    return None
 
 
 def _memory(allocation: AllocationInfo, receivers: int) -> Memory:
@@ -192,15 +255,16 @@ def _forwarded(source: imports.Received, array: DeviceArray, message: Outgoing) 
             "the memory is from a pool of another process, and only that one can send it; send it from there, or copy "
             "it with share(..., fallback='copy')"
         )
+    # The legacy default stream waits for the sender's work.
+    if (array._stream or LEGACY) != LEGACY:
+        order(array.device, LEGACY, array._stream or LEGACY)
     own = array._received
     # An array of another library does not tell which message has brought it, so all of them are sent on.
-    received = [own] if own is not None else list(mapping.received)
     leases: list[Forwarded] = []
-    for one in received:
-        one.delivery.make_wait(array._stream or LEGACY)
-        memory, lease = message.sent_on(mapping, one.delivery)
+    for received in [own] if own is not None else list(mapping.received):
+        memory, lease = message.sent_on(mapping, received.delivery)
         leases.append(lease)
-    return Described(message.export, tuple(leases), memory, message.ready(array), ALL, array.ptr - mapping.ptr)
+    return Described(tuple(leases), memory, message.ready(array), ALL, array.ptr - mapping.ptr)
 
 
 def _copied(array: DeviceArray, low: int, high: int) -> DeviceArray:
@@ -210,10 +274,10 @@ def _copied(array: DeviceArray, low: int, high: int) -> DeviceArray:
         stream = as_stream(array._stream)
         if array._stream is None and in_feeder():
             cuda_driver.call("cuCtxSynchronize")
-        cuda_driver.call("cuMemcpyAsync", block.ptr, array.ptr + low, high - low, stream)
+        cuda_driver.call("cuMemcpyAsync", block.ptr, low, high - low, stream)
         # The original may be freed, and its memory reused, before the receiver reads.
         cuda_driver.call("cuStreamSynchronize", stream)
-    return array._replace(ptr=block.ptr - low, owner=block._owner)
+    return array._replace(ptr=block.ptr + array.ptr - low, owner=block._owner)
 
 
 @cuda_driver.after_fork

@@ -10,7 +10,6 @@ from mp_cuda import adapters, finalizer_queue
 from mp_cuda.array import DeviceArray
 from mp_cuda.conversion import as_device_array
 from mp_cuda.dtype import packed, unpacked
-from mp_cuda.exports import Export
 from mp_cuda.imports import Delivery, receive_memory, wait_ready
 from mp_cuda.messages import Described, Outgoing, described, outgoing
 from mp_cuda.policy import Fallback
@@ -32,7 +31,7 @@ def reduce_array(obj: Any) -> Any:
         call = _call(kind, array, extra, described(array, message, in_use))
         message.record()
     except BaseException:
-        message.export.lease.revoke()
+        message.drop()
         raise
     return call
 
@@ -57,7 +56,7 @@ def _call(kind: str, array: DeviceArray, extra: Any, part: Described) -> Any:
 def _reduce_empty(kind: str, array: DeviceArray, extra: Any) -> Any:
     # An empty array needs no device.
     layout = array.shape, array.strides, packed(array.dtype), array.readonly
-    return rebuild_array, (VERSION, None, (), None, None, 0, 0, kind, layout, extra)
+    return rebuild_array, (VERSION, (), None, None, 0, 0, kind, layout, extra)
 
 
 def rebuild_array(*parts: Any) -> Any:
@@ -67,7 +66,7 @@ def rebuild_array(*parts: Any) -> Any:
     Raises `ValueError` if the message is damaged, and what `mp_cuda.imports.receive_memory` raises.
     """
     try:
-        version, delivery, leases, memory, ready, number, offset, kind, layout, extra = parts
+        version, leases, memory, ready, number, offset, kind, layout, extra = parts
         if version != VERSION:
             raise ValueError(f"version {version} instead of {VERSION}; both processes need the same mp-cuda")
         shape, strides, dtype, readonly = layout
@@ -76,7 +75,7 @@ def rebuild_array(*parts: Any) -> Any:
     if memory is None:
         array = DeviceArray(0, shape, unpacked(dtype), 0, strides=strides, readonly=readonly)
     else:
-        owner, base, device = _opened(delivery, leases, memory, ready, number)
+        owner, base, device = _opened(leases, memory, ready, number)
         array = DeviceArray(
             base + offset, shape, unpacked(dtype), device, strides=strides, readonly=readonly, owner=owner
         )
@@ -88,22 +87,18 @@ def rebuild_array(*parts: Any) -> Any:
         return array
 
 
-def _opened(
-    message: Delivery, leases: tuple[Delivery, ...], memory: Memory, ready: Ready | None, number: int
-) -> tuple[Any, int, int]:
+def _opened(leases: tuple[Delivery, ...], memory: Memory, ready: Ready | None, number: int) -> tuple[Any, int, int]:
     """Return what keeps the memory, its address and its device, where the legacy default stream waits for *ready*."""
-    delivery = message
-    if leases:
-        delivery = leases[0]
-        delivery.also = (*leases[1:], message)
+    delivery = leases[0]
+    delivery.also = leases[1:]
     if (sent := delivery.sent) is not None:
-        allocation = sent.allocations[memory.key.buffer_id]
+        allocation, _ = sent.allocations[memory.key.buffer_id]
         if ready is not None:
-            wait_ready(message, ready, allocation.device)
+            wait_ready(ready, allocation.device)
         return sent.owners if number == ALL else sent.owners[number], allocation.base, allocation.device
     received = receive_memory(delivery, memory)
     if ready is not None:
-        wait_ready(message, ready, received.mapping.device)
+        wait_ready(ready, received.mapping.device)
     return received, received.mapping.ptr, received.mapping.device
 
 
@@ -120,31 +115,31 @@ class Shared:
     >>> queue.put(shared)                                                        # doctest: +SKIP
     """
 
-    __slots__ = ("__weakref__", "_call", "_export")
+    __slots__ = ("__weakref__", "_call", "_message")
 
-    def __init__(self, call: Any, export: Export | None) -> None:
-        self._call, self._export = call, export
+    def __init__(self, call: Any, message: Outgoing | None) -> None:
+        self._call, self._message = call, message
         finalizer_queue.expect()
 
     def __reduce__(self) -> Any:
-        self._export = None
+        self._message = None
         return self._call
 
     def __del__(self, put: Any = finalizer_queue.put) -> None:
-        if hasattr(self, "_export"):
-            put(_Revoke(self._export))
+        if hasattr(self, "_message"):
+            put(_Drop(self._message))
 
 
-class _Revoke:
+class _Drop:
     after_work = False
     device = 0
 
-    def __init__(self, export: Export | None) -> None:
-        self.export = export
+    def __init__(self, message: Outgoing | None) -> None:
+        self.message = message
 
     def run(self) -> None:
-        if self.export is not None:
-            self.export.lease.revoke()
+        if self.message is not None:
+            self.message.drop()
 
 
 def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallback | None = None) -> Shared:
@@ -190,9 +185,9 @@ def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallbac
     try:
         call = _call(kind, array, extra, described(array, message, in_use, fallback))
         message.record()
-        return Shared(call, message.export)
+        return Shared(call, message)
     except BaseException:
-        message.export.lease.revoke()
+        message.drop()
         raise
 
 

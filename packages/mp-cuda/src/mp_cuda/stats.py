@@ -35,7 +35,7 @@ def ipc_stats() -> dict[str, int]:
     made, imported = ipc_events.counts()
     return {
         "live_sends": len(sent),
-        "live_bytes": sum(a.nbytes for export in sent for a in list(export.allocations.values())),
+        "live_bytes": sum(a.nbytes for export in sent for a, _ in list(export.allocations.values())),
         "claims": sum(export.lease.references for export in sent),
         "mappings": len(mappings),
         "lingering": sum(mapping.lingers is not None for mapping in list(mappings.values())),

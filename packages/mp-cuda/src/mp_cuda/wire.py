@@ -1,9 +1,9 @@
 """Wire format: what a message with arrays is made of, and how each part is pickled.
 
     rebuild_array (version
-        receive_message (process, serial, offers)              one for the message: its lease
+        receive_message (process, serial, offers)              one for each lease: most messages have one
         received_memory (transport, UUID, process, ...)        one for each allocation
-        received_ready (handle, process)                       one for each stream that produced something
+        Ready (handle, its lease, slot)                        one for each stream that produced something
         offset, shape, strides, dtype, ...)                    for each array
 
 Each part is an object of its own, which pickle writes once and then names by its number in the memo.
@@ -18,7 +18,7 @@ from mp_cuda.process_identity import Process
 if TYPE_CHECKING:
     from mp_cuda.imports import Received
 
-__all__ = ["ALL", "VERSION", "Memory", "MemoryKey", "Ready", "joined", "received_memory", "received_ready", "split"]
+__all__ = ["ALL", "VERSION", "Memory", "MemoryKey", "Ready", "joined", "received_memory", "split"]
 
 VERSION = 3
 ALL = -1  # the number of all that the sender keeps
@@ -64,19 +64,20 @@ def received_memory(
     return Memory(transport, uuid, MemoryKey(Process(pid, nonce), buffer_id, handle), nbytes, extra)
 
 
-class Ready(NamedTuple):
-    """The event after which the bytes may be read. Its owner has sent the message."""
+class Ready:
+    """The event after which the bytes of a message may be read."""
 
-    handle: bytes
-    owner: Process
+    __slots__ = ("handle", "home", "slot")
+
+    def __init__(self, handle: bytes, home: Any, slot: int) -> None:
+        self.handle = handle
+        self.home = home
+        """The lease that keeps the event; its owner is the event's."""
+        self.slot = slot
+        """The byte of the lease's memory that the receiver clears when its streams wait for the event."""
 
     def __reduce__(self) -> Any:
-        return received_ready, (self.handle, *self.owner)
-
-
-def received_ready(handle: bytes, pid: int, nonce: bytes) -> Ready:
-    """Rebuild the description of an event."""
-    return Ready(handle, Process(pid, nonce))
+        return Ready, (self.handle, self.home, self.slot)
 
 
 def joined(offers: tuple[bytes, ...]) -> bytes:
