@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from mp_core import LeaseReference
 from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError
-from mp_cuda.exports import Carried, Export
+from mp_cuda.exports import Carried, Export, ipc_collect
 from mp_cuda.imports import Delivery
 from mp_cuda.process_identity import Process
 from mp_cuda.stream import NOT_READY, as_stream
@@ -18,6 +18,7 @@ from mp_cuda.stream import NOT_READY, as_stream
 __all__ = ["Event", "rebuild_event"]
 
 BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
+OUT_OF_MEMORY = 2
 
 
 class _Destroy:
@@ -98,8 +99,18 @@ class Event:
                 if self.device is None:
                     self.device = cuda_driver.current_device() if device is None else device
                 with cuda_driver.guard(self.device):
-                    self._adopt(cuda_driver.call("cuEventCreate", self._flags), self.device, None)
+                    self._adopt(self._made(), self.device, None)
         return self._event
+
+    def _made(self) -> Any:
+        try:
+            return cuda_driver.call("cuEventCreate", self._flags)
+        except DriverError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+        # A process may have 4096 that other processes can open: destroy those that were dropped.
+        ipc_collect()
+        return cuda_driver.call("cuEventCreate", self._flags)
 
     def _adopt(self, event: Any, device: int, reference: LeaseReference | None) -> None:
         self._event, self.device = event, device

@@ -42,8 +42,8 @@ from mp_cuda.pointer import AllocationInfo
 from mp_cuda.process_identity import me
 from mp_cuda.wire import Memory, joined
 
-__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Carried", "Export", "export_of", "exports", "ipc_collect", "recall"]
-__all__ += ["wait_released"]
+__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Carried", "Export", "collect_lingering", "export_of", "exports"]
+__all__ += ["ipc_collect", "recall", "wait_released"]
 
 POLL_S = 0.01
 FEW = 2
@@ -55,7 +55,7 @@ NO_SLOT = 0
 exports: dict[int, Export] = {}
 """Exports that other processes have not released, by serial number."""
 _slots_lock = threading.RLock()
-_to_recall: deque[int] = deque()
+_oldest: deque[int] = deque()
 _serials = itertools.count(1)
 _kept: dict[int, int] = {}
 """How many exports have an object, by its id."""
@@ -114,7 +114,7 @@ class Export:
         self.sent_at = time.monotonic()
         self.lease = Lease(self.on_released, BYTES)
         self.flags = self.lease.memory
-        _recall_oldest()
+        _look_at_oldest()
 
     def offer(self, receivers: int) -> tuple[bytes, ...]:
         """Make in-flight references for a message. ValueError if the lease has ended."""
@@ -128,7 +128,7 @@ class Export:
         self.sent_at = time.monotonic()
         if is_new:
             exports[self.serial] = self
-            _to_recall.append(self.serial)
+            _oldest.append(self.serial)
             finalizer_queue.wake_watch()
         return offers
 
@@ -216,20 +216,25 @@ def recall() -> None:
         export.flags[RECALLED] = 1
 
 
-def _recall_oldest() -> None:
+def _look_at_oldest() -> None:
     """
-    Recall the memory of a few exports that the program has dropped.
+    End a few exports that were released, and recall the memory of those that the program has dropped.
 
-    With each message: a program that sends new arrays all the time has few that linger elsewhere.
+    With each message: a program that sends new arrays all the time keeps few of them.
     """
-    for _ in range(min(FEW, len(_to_recall))):
+    released = False
+    for _ in range(min(FEW, len(_oldest))):
         try:
-            serial = _to_recall.popleft()
+            serial = _oldest.popleft()
         except IndexError:  # another thread looks, too
-            return
+            break
         export = exports.get(serial)
-        if export is not None and not export.recall_if_dropped():
-            _to_recall.append(serial)
+        if export is not None:
+            _oldest.append(serial)
+            export.recall_if_dropped()
+            released |= export.lease.references == 0
+    if released:
+        collect_leases()
 
 
 @finalizer_queue.watch
@@ -281,6 +286,15 @@ def _collect(in_flight_older_than: float | None, *, wait: bool) -> int:
     if cuda_driver.started():
         finalizer_queue.drain(wait=wait)
     return max(before - len(exports), 0)
+
+
+def collect_lingering() -> None:
+    """Free what can be freed, and wait a moment for receivers to close what they have open only for later messages."""
+    deadline = time.monotonic() + LINGERING_S
+    ipc_collect()
+    while any(export.flags[LINGERS] for export in list(exports.values())) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        ipc_collect()
 
 
 def wait_released(timeout: float | None = None) -> bool:
@@ -341,7 +355,7 @@ def _forget() -> None:
         export.flags.release()  # or the child would have a reference to the lease
     _inherited.append(dict(exports))
     exports.clear()
-    _to_recall.clear()
+    _oldest.clear()
     _kept.clear()
     _latest.clear()
 

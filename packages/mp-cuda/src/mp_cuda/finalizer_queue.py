@@ -22,7 +22,7 @@ from mp_core import set_thread_name
 from mp_cuda import at_exit, cuda_driver
 from mp_cuda.errors import DriverError, MpCudaError
 
-__all__ = ["Task", "closes", "drain", "expect", "pending", "put", "wake_watch", "watch"]
+__all__ = ["Task", "closes", "drain", "expect", "oldest", "pending", "put", "wake", "wake_watch", "watch"]
 
 _log = logging.getLogger("mp_cuda")
 WATCH_S = 0.05
@@ -79,11 +79,25 @@ def put(task: Task, *, soon: bool = True) -> None:
 
     Without *soon* it is done when the thread looks the next time; so there must be something to watch.
     """
-    global _woken
     _tasks.append(task)
-    if soon and not _woken:
+    if soon:
+        wake()
+
+
+def wake() -> None:
+    """Let the thread do all tasks now. Neither locks, blocks nor calls the driver."""
+    global _woken
+    if not _woken:
         _woken = True
         _wakeups.put(None)
+
+
+def oldest() -> Task | None:
+    """Return the task that has waited longest."""
+    try:
+        return _tasks[0]
+    except IndexError:
+        return None
 
 
 def watch(look: Callable[[], bool]) -> Callable[[], bool]:
@@ -176,10 +190,11 @@ def _run() -> None:
         except queue.Empty:
             pass
         _woken = False  # before it looks: a task that is queued from here on wakes it again
+        is_early = time.monotonic() - looked < WATCH_S
         if _tasks:
             drain()
             time.sleep(REST_S)
-        if _watching and time.monotonic() - looked >= WATCH_S:
+        if _watching and not is_early:
             _watching = False  # before it looks, likewise
             looked = time.monotonic()
             again = [_looked(look) for look in _watches]

@@ -188,7 +188,6 @@ class Mapping:
         self.lingers, self.last_used = delivery, time.monotonic()
         if not self._may_linger(delivery) and self.close_unless_refused():
             return
-        delivery.flags[LINGERS] = 1
         finalizer_queue.wake_watch()
 
     def _may_linger(self, delivery: Delivery) -> bool:
@@ -276,13 +275,38 @@ class Received:
         self._task = _Close(mapping, delivery)
         mapping.users += 1
         mapping.lingers = None
+        delivery.flags[LINGERS] = 0
+        _close_recalled_soon()
         mapping.received.add(self)
 
-    def __del__(self, put: Any = finalizer_queue.put, recalled: int = RECALLED) -> None:
+    def __del__(self, put: Any = finalizer_queue.put, lingers: int = LINGERS, recalled: int = RECALLED) -> None:
         task = getattr(self, "_task", None)
         if task is not None:
             # Memory that its owner still uses may wait for the next look: that wakes no thread for each message.
-            put(task, soon=bool(task.delivery.flags[recalled]))
+            flags = task.delivery.flags
+            flags[lingers] = 1
+            put(task, soon=bool(flags[recalled]))
+
+
+class _CloseRecalled:
+    device, after_work = 0, False
+
+    def run(self) -> None:
+        _close_expired()
+
+
+def _close_recalled_soon() -> None:
+    """With each message: of a stream of new arrays, which their sender drops at once, few stay open for long."""
+    task = finalizer_queue.oldest()
+    if isinstance(task, _Close) and task.delivery.flags[RECALLED]:
+        finalizer_queue.wake()
+        return
+    for mapping in list(mappings.values()):
+        delivery = mapping.lingers
+        if delivery is not None and delivery.flags[RECALLED]:
+            finalizer_queue.expect()
+            finalizer_queue.put(_CloseRecalled())
+            return
 
 
 def receive_memory(delivery: Delivery, memory: Memory) -> Received:

@@ -68,13 +68,13 @@ def take(device: int) -> PooledEvent | None:
     """Take an event of *device* from the pool. Return None if there is none: then the sender waits for its stream."""
     free = _free.setdefault(device, deque())
     try:
-        return free.popleft()
+        return free.pop()  # the one that was used last: receivers have it open
     except IndexError:
         pass
     with _lock:
         if len(_made) >= policy.event_pool:
             collect_leases()
-            return free.popleft() if free else None
+            return free.pop() if free else None
         try:
             with cuda_driver.guard(device):
                 event = PooledEvent(device)
