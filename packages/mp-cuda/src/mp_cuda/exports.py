@@ -32,7 +32,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from mp_core import Lease, collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
@@ -42,8 +42,8 @@ from mp_cuda.pointer import AllocationInfo
 from mp_cuda.process_identity import me
 from mp_cuda.wire import Memory, joined
 
-__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Carried", "Export", "collect_lingering", "export_of", "exports"]
-__all__ += ["ipc_collect", "recall", "wait_released"]
+__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Carried", "Export", "Kept", "collect_lingering", "exports", "ipc_collect"]
+__all__ += ["kept_before", "recall", "wait_released"]
 
 POLL_S = 0.01
 FEW = 2
@@ -59,8 +59,18 @@ _oldest: deque[int] = deque()
 _serials = itertools.count(1)
 _kept: dict[int, int] = {}
 """How many exports have an object, by its id."""
-_latest: dict[int, Export] = {}
+_latest: dict[int, Kept] = {}
 """The last export of an object, by its id."""
+
+
+class Kept(NamedTuple):
+    """What an export keeps, and the memory for which it does."""
+
+    export: Export
+    number: int
+    allocation: AllocationInfo
+    memory: Memory
+    """How messages name the allocation."""
 
 
 class Carried:
@@ -100,11 +110,15 @@ class Export:
     A message with memory that has an export shares that, and its lease; for all other memory of it a new one is made.
     """
 
-    __slots__ = ("_in_use", "allocations", "events", "flags", "lease", "owners", "sent_at", "serial", "slots")
+    __slots__ = (
+        "_in_use", "_numbers", "allocations", "events", "flags", "lease", "owners", "sent_at", "serial", "slots"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.owners: list[Any] = []
         self._in_use: list[Callable[[Any], bool] | None] = []
+        self._numbers: dict[int, int] = {}
+        """The numbers of the owners, by their ids."""
         self.events: list[PooledEvent] = []
         self.allocations: dict[int, tuple[AllocationInfo, Memory]] = {}
         """What is sent of the memory of this process, by the driver's numbers, and how messages name it."""
@@ -138,14 +152,21 @@ class Export:
 
         *in_use* tells whether the program still uses its memory; by default, whether others refer to the object.
         """
-        for number, kept in enumerate(self.owners):
-            if kept is owner:
-                return number
-        _latest[id(owner)] = self
-        _kept[id(owner)] = _kept.get(id(owner), 0) + 1
-        self.owners.append(owner)
-        self._in_use.append(in_use)
-        return len(self.owners) - 1
+        number = self._numbers.get(id(owner))
+        if number is None:
+            number = self._numbers[id(owner)] = len(self.owners)
+            _kept[id(owner)] = _kept.get(id(owner), 0) + 1
+            self.owners.append(owner)
+            self._in_use.append(in_use)
+        return number
+
+    def keep_memory(
+        self, owner: Any, allocation: AllocationInfo, memory: Memory, in_use: Callable[[Any], bool] | None = None
+    ) -> Kept:
+        """Keep *owner* for its memory, which later messages may send again."""
+        self.allocations.setdefault(allocation.buffer_id, (allocation, memory))
+        kept = _latest[id(owner)] = Kept(self, self.keep(owner, in_use), allocation, memory)
+        return kept
 
     def on_released(self) -> None:
         """Drop what was sent. mp-core calls this once, in any thread, when no reference is left."""
@@ -156,7 +177,8 @@ class Export:
             event.return_to_pool()
         owners, self.owners = self.owners, []
         for owner in owners:
-            if _latest.get(id(owner)) is self:
+            latest = _latest.get(id(owner))
+            if latest is not None and latest.export is self:
                 del _latest[id(owner)]
             left = _kept.pop(id(owner)) - 1
             if left:
@@ -167,6 +189,8 @@ class Export:
     def in_use(self) -> bool:
         """Return whether this process uses the memory for more than its exports."""
         owners = self.owners
+        if not owners:  # its message is just being made
+            return True
         for number, is_used in enumerate(self._in_use[: len(owners)]):
             # One reference is the argument's.
             if sys.getrefcount(owners[number]) - 1 > _kept.get(id(owners[number]), 0):
@@ -204,10 +228,13 @@ class Export:
                 event.return_to_pool()
 
 
-def export_of(owner: Any) -> Export | None:
-    """Return a live export of *owner* that may be sent again."""
-    export = _latest.get(id(owner))
-    return None if export is None or export.flags[RECALLED] else export
+def kept_before(owner: Any, low: int, high: int) -> Kept | None:
+    """Return the live export of *owner* that has those bytes, if it may be sent again."""
+    kept = _latest.get(id(owner))
+    if kept is None or kept.export.flags[RECALLED]:
+        return None
+    base = kept.allocation.base
+    return kept if base <= low and high <= base + kept.allocation.nbytes else None
 
 
 def recall() -> None:

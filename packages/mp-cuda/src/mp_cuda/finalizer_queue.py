@@ -198,7 +198,8 @@ def _run() -> None:
             _watching = False  # before it looks, likewise
             looked = time.monotonic()
             again = [_looked(look) for look in _watches]
-            _watching = _watching or any(again)
+            if any(again):  # otherwise it may be True again
+                _watching = True
         with _lock:
             if _expected == 0 and not _watching:
                 _thread = None

@@ -21,7 +21,7 @@ from mp_core.native import message_part
 from mp_cuda import cuda_driver, imports, ipc_events, policy, transports
 from mp_cuda.array import DeviceArray, empty, order
 from mp_cuda.errors import NotShareableError
-from mp_cuda.exports import NO_SLOT, Carried, Export, export_of
+from mp_cuda.exports import NO_SLOT, Carried, Export, Kept, kept_before
 from mp_cuda.layout import byte_range
 from mp_cuda.pointer import AllocationInfo, UnknownPointerError, allocation_of, reason
 from mp_cuda.process_identity import me
@@ -57,8 +57,9 @@ class Outgoing:
         if next(_messages) % COLLECT_EVERY == 0:
             collect_leases()
         self.receivers = receivers
-        self._carried: dict[int, Carried] = {}
-        """The exports of the message, by their serial numbers; the last is for what was not sent before."""
+        self.carried: dict[int, Carried] = {}
+        """The exports of the message, by their serial numbers."""
+        self._last: tuple[AllocationInfo, Memory] | None = None
         self._fresh: Carried | None = None
         self._theirs: dict[imports.Mapping, Memory] = {}
         self._leases: dict[imports.Delivery, Forwarded] = {}
@@ -72,31 +73,30 @@ class Outgoing:
             self._fresh = self._added(Carried(Export(), self.receivers))
         return self._fresh
 
-    def carry(self, export: Export) -> Carried | None:
-        """Send an export again; None if its lease has just ended."""
-        carried = self._carried.get(export.serial)
-        if carried is None:
-            try:
-                carried = self._added(Carried(export))
-            except ValueError:
-                return None
-        return carried
-
-    def carries(self, export: Export) -> bool:
-        """Return whether the message has that export already."""
-        return export.serial in self._carried
+    def carry(self, export: Export) -> bool:
+        """Send an export again. Return False if its lease has just ended."""
+        try:
+            self._added(Carried(export))
+        except ValueError:
+            return False
+        return True
 
     def _added(self, carried: Carried) -> Carried:
-        self._carried[carried.export.serial] = carried
+        self.carried[carried.export.serial] = carried
         return carried
 
-    def allocation_of(self, low: int, high: int) -> tuple[AllocationInfo, Memory] | None:
-        """Return the allocation of the message with these bytes. The message keeps it: its address is not reused."""
-        for carried in self._carried.values():
-            found = _within(carried.export, low, high)
-            if found is not None:
-                return found
-        return None
+    def allocation_with(self, array: DeviceArray, low: int, high: int) -> tuple[AllocationInfo, Memory]:
+        """Return the allocation with these bytes, and how the message names it."""
+        if self._last is not None:
+            allocation, _ = self._last
+            # The message keeps it, so its address is not used again.
+            if allocation.base <= low and high <= allocation.base + allocation.nbytes:
+                return self._last
+        with cuda_driver.guard(array.device):
+            allocation = allocation_of(array.ptr, low - array.ptr, high - array.ptr)
+            known = self.fresh().export.allocations.get(allocation.buffer_id)
+            self._last = known or (allocation, _memory(allocation, self.receivers))
+        return self._last
 
     def ready(self, array: DeviceArray) -> Ready | None:
         """Return the event after the work that produces *array*; None if `finish` waits for that work."""
@@ -114,7 +114,7 @@ class Outgoing:
             return None
         self._recorded.append((event, stream))
         if self.receivers == 1:
-            for carried in list(self._carried.values()):
+            for carried in list(self.carried.values()):
                 slot = carried.export.keep_event(event)
                 if slot != NO_SLOT:
                     return Ready(event.handle, carried, slot)
@@ -132,7 +132,7 @@ class Outgoing:
 
     def finish(self) -> None:
         """Finish a message that has been pickled."""
-        for carried in self._carried.values():
+        for carried in self.carried.values():
             if carried.offers:  # a reducer has failed, and somebody has handled that
                 carried.take_back()
         self.record()
@@ -150,7 +150,7 @@ class Outgoing:
 
     def drop(self) -> None:
         """Take the references of a message back that will not be sent."""
-        for carried in self._carried.values():
+        for carried in self.carried.values():
             carried.take_back()
 
 
@@ -187,43 +187,33 @@ def described(
     low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)
     low, high = array.ptr + low, array.ptr + high
     owner = array if array._owner is None else array._owner
-    carried = _sent_before(owner, message, low, high)
-    found = _within(carried.export, low, high) if carried is not None else message.allocation_of(low, high)
-    if found is None:
+    kept = _sent_before(owner, message, low, high)
+    if kept is None:
         try:
             source = imports.find(low, array.device)
             if source is not None:
                 return _forwarded(source, array, message)
-            with cuda_driver.guard(array.device):
-                allocation = allocation_of(array.ptr, low - array.ptr, high - array.ptr)
-                found = allocation, _memory(allocation, message.receivers)
+            allocation, memory = message.allocation_with(array, low, high)
         except NotShareableError as error:
             if (fallback or policy.fallback) != "copy" or isinstance(error, UnknownPointerError):
                 raise
             return described(_copied(array, low, high), message)
-    allocation, memory = found
-    if carried is None:
-        carried = message.fresh()
-        carried.export.allocations.setdefault(allocation.buffer_id, found)
-    number = carried.export.keep(owner, in_use)
-    return Described((carried,), memory, message.ready(array), number, array.ptr - allocation.base)
+        kept = message.fresh().export.keep_memory(owner, allocation, memory, in_use)
+    carried = message.carried[kept.export.serial]
+    return Described((carried,), kept.memory, message.ready(array), kept.number, array.ptr - kept.allocation.base)
 
 
-def _sent_before(owner: Any, message: Outgoing, low: int, high: int) -> Carried | None:
-    """Return a live export of *owner* with these bytes, as a part of the message."""
-    export = export_of(owner) if message.receivers == 1 else None
-    found = _within(export, low, high) if export is not None else None
-    # A descriptor of a pool is for the receiver of one message.
-    if export is None or found is None or (found[1].extra is not None and not message.carries(export)):
+def _sent_before(owner: Any, message: Outgoing, low: int, high: int) -> Kept | None:
+    """Return a live export of *owner* with these bytes, which is a part of the message now."""
+    kept = kept_before(owner, low, high)
+    if kept is None:
         return None
-    return message.carry(export)
-
-
-def _within(export: Export, low: int, high: int) -> tuple[AllocationInfo, Memory] | None:
-    for found in list(export.allocations.values()):
-        if found[0].base <= low and high <= found[0].base + found[0].nbytes:
-            return found
-    return None
+    if kept.export.serial in message.carried:
+        return kept
+    # A descriptor of a pool is for the receiver of one message.
+    if message.receivers > 1 or kept.memory.extra is not None or not message.carry(kept.export):
+        return None
+    return kept
 
 
 def _memory(allocation: AllocationInfo, receivers: int) -> Memory:

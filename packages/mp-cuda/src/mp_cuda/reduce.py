@@ -6,6 +6,8 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from mp_core import pickling
+from mp_core.native import by_value
 from mp_cuda import adapters, finalizer_queue
 from mp_cuda.array import DeviceArray
 from mp_cuda.conversion import as_device_array
@@ -191,4 +193,10 @@ def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallbac
         raise
 
 
+def _reduce_alone(array: DeviceArray) -> Any:
+    """Reduce the only object of a message, which then needs no ForkingPickler; None if it needs one."""
+    return None if by_value() else reduce_array(array)
+
+
 ForkingPickler.register(DeviceArray, reduce_array)
+pickling.use_alone(DeviceArray, _reduce_alone)
