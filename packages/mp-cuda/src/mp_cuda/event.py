@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 from mp_core import LeaseReference
 from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError
-from mp_cuda.exports import Carried, Export, ipc_collect
+from mp_cuda.exports import Export, ipc_collect
 from mp_cuda.imports import Delivery
+from mp_cuda.messages import Carried
 from mp_cuda.process_identity import Process
 from mp_cuda.stream import NOT_READY, as_stream
 

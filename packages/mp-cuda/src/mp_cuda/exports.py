@@ -36,13 +36,11 @@ from typing import Any, NamedTuple
 
 from mp_core import Lease, collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda.errors import StaleHandleError
 from mp_cuda.ipc_events import PooledEvent
 from mp_cuda.pointer import AllocationInfo
-from mp_cuda.process_identity import me
-from mp_cuda.wire import Memory, joined
+from mp_cuda.wire import Memory
 
-__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Carried", "Export", "Kept", "collect_lingering", "exports", "ipc_collect"]
+__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Export", "Kept", "collect_lingering", "exports", "ipc_collect"]
 __all__ += ["kept_before", "recall", "wait_released"]
 
 POLL_S = 0.01
@@ -71,36 +69,6 @@ class Kept(NamedTuple):
     allocation: AllocationInfo
     memory: Memory
     """How messages name the allocation."""
-
-
-class Carried:
-    """An export in one message, for one receiver or several."""
-
-    __slots__ = ("export", "offers")
-
-    def __init__(self, export: Export, receivers: int = 1) -> None:
-        self.export = export
-        # Before it is pickled: if that fails, the message's references are discarded.
-        self.offers = export.offer(receivers)
-
-    def __reduce__(self) -> Any:
-        offers, self.offers = self.offers, ()
-        if not offers:  # it is in another pickle, too
-            offers = self.export.offer(1)
-        from mp_cuda.imports import receive_message
-
-        return receive_message, (*me(), self.export.serial, joined(offers))
-
-    def take_back(self) -> None:
-        """Take back the references of a message that is not sent."""
-        from mp_cuda.imports import receive_reference
-
-        offers, self.offers = self.offers, ()
-        for offer in offers:
-            try:
-                receive_reference((offer,)).release()
-            except StaleHandleError:
-                pass  # revoked already
 
 
 class Export:
@@ -264,12 +232,14 @@ def _look_at_oldest() -> None:
         collect_leases()
 
 
-@finalizer_queue.watch
 def _recall_dropped() -> bool:
     """Recall the memory that the program has dropped. Return whether to look again."""
     for export in list(exports.values()):
         export.recall_if_dropped()
     return bool(exports)
+
+
+finalizer_queue.watch(_recall_dropped)
 
 
 def ipc_collect(*, in_flight_older_than: float | None = None) -> int:

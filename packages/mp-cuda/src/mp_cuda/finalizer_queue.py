@@ -100,10 +100,9 @@ def oldest() -> Task | None:
         return None
 
 
-def watch(look: Callable[[], bool]) -> Callable[[], bool]:
-    """Decorate a function that the thread calls every 50 ms, from `wake_watch` on until it returns False."""
+def watch(look: Callable[[], bool]) -> None:
+    """Let the thread call *look* every 50 ms, from `wake_watch` on until it returns False."""
     _watches.append(look)
-    return look
 
 
 def wake_watch() -> None:
@@ -117,10 +116,9 @@ def wake_watch() -> None:
     _wakeups.put(None)
 
 
-def closes(close: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a function that `drain(close=True)` calls, to close what is open only for later use."""
+def closes(close: Callable[[], None]) -> None:
+    """Let `drain(close=True)` call *close*, which closes what is open only for later use."""
     _closers.append(close)
-    return close
 
 
 def pending() -> int:

@@ -220,16 +220,18 @@ class Mapping:
         _starts[self.device].remove((self.ptr, self))
 
 
-@finalizer_queue.watch
 def _close_expired() -> bool:
     """Close what nobody needs any more. Return whether to look again."""
     _close_lingering(time.monotonic() - policy.linger)
     return bool(mappings)
 
 
-@finalizer_queue.closes
 def _close_all_lingering() -> None:
     _close_lingering(None)
+
+
+finalizer_queue.watch(_close_expired)
+finalizer_queue.closes(_close_all_lingering)
 
 
 def _close_lingering(used_before: float | None) -> None:

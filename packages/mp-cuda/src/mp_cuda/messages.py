@@ -20,21 +20,47 @@ from mp_core import collect_leases
 from mp_core.native import message_part
 from mp_cuda import cuda_driver, imports, ipc_events, policy, transports
 from mp_cuda.array import DeviceArray, empty, order
-from mp_cuda.errors import NotShareableError
-from mp_cuda.exports import NO_SLOT, Carried, Export, Kept, kept_before
+from mp_cuda.errors import NotShareableError, StaleHandleError
+from mp_cuda.exports import NO_SLOT, Export, Kept, kept_before
 from mp_cuda.layout import byte_range
 from mp_cuda.pointer import AllocationInfo, UnknownPointerError, allocation_of, reason
 from mp_cuda.process_identity import me
 from mp_cuda.stream import LEGACY, as_stream, in_feeder
 from mp_cuda.wire import ALL, Memory, MemoryKey, Ready, joined
 
-__all__ = ["Described", "Outgoing", "described", "outgoing"]
+__all__ = ["Carried", "Described", "Outgoing", "described", "outgoing"]
 
 COLLECT_EVERY = 64
 MOST_KNOWN = 4096
 _messages = itertools.count(1)
 _known: dict[int, Memory] = {}
 """What messages say about allocations that a handle opens, by the allocation's number."""
+
+
+class Carried:
+    """An export in one message, for one receiver or several."""
+
+    __slots__ = ("export", "offers")
+
+    def __init__(self, export: Export, receivers: int = 1) -> None:
+        self.export = export
+        # Before it is pickled: if that fails, the message's references are discarded.
+        self.offers = export.offer(receivers)
+
+    def __reduce__(self) -> Any:
+        offers, self.offers = self.offers, ()
+        if not offers:  # it is in another pickle, too
+            offers = self.export.offer(1)
+        return imports.receive_message, (*me(), self.export.serial, joined(offers))
+
+    def take_back(self) -> None:
+        """Take back the references of a message that is not sent."""
+        offers, self.offers = self.offers, ()
+        for offer in offers:
+            try:
+                imports.receive_reference((offer,)).release()
+            except StaleHandleError:
+                pass  # revoked already
 
 
 class Forwarded:
