@@ -56,6 +56,7 @@ __all__ = [
 ]
 
 SHARE_OF_DEVICE = 8
+NO_DEVICE = -1
 
 _log = logging.getLogger("mp_cuda")
 _lock = threading.RLock()
@@ -320,8 +321,9 @@ def receive_memory(delivery: Delivery, memory: Memory) -> Received:
     received = memory.received
     if received is not None and received.delivery is delivery:
         return received
-    device = cuda_driver.ordinal_of(memory.uuid)
+    device = NO_DEVICE
     try:
+        device = cuda_driver.ordinal_of(memory.uuid)
         with _lock:
             mapping = mappings.get((memory.key, device))
             if mapping is None:
@@ -330,7 +332,8 @@ def receive_memory(delivery: Delivery, memory: Memory) -> Received:
                     raise _gone(memory)
                 mapping = Mapping(device, memory)
             else:
-                transports.of(memory.transport).skip(memory.extra)
+                if memory.extra is not None:
+                    transports.of(memory.transport).skip(memory.extra)
             if not delivery.owner_alive:
                 raise _gone(memory)
             received = memory.received = Received(mapping, delivery)

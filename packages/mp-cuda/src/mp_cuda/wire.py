@@ -90,4 +90,4 @@ def joined(offers: tuple[bytes, ...]) -> bytes:
 
 def split(offers: bytes) -> tuple[bytes, ...]:
     """Undo `joined`."""
-    return tuple(offers[at : at + OFFER] for at in range(0, len(offers), OFFER))
+    return (offers,) if len(offers) == OFFER else tuple(offers[at : at + OFFER] for at in range(0, len(offers), OFFER))
