@@ -163,3 +163,13 @@ def test_tensors_of_the_host_and_of_a_device_have_one_reducer(tmp_path: Path, fi
     assert together == "mp_torch mp_torch mp_cuda"
     assert sparse == "[1.0, 1.0, 1.0]"
     assert after == "mp_torch mp_torch torch"
+
+
+def test_the_memory_of_a_tensor_is_in_use_while_a_tensor_is_on_it() -> None:
+    tensor = stub_torch.on_device(torch.ones(4))
+    storage = tensor.untyped_storage()
+    view = tensor[1:]
+    del tensor
+    assert adapter.in_use(storage)
+    del view
+    assert not adapter.in_use(storage)
