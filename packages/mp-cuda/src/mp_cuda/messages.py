@@ -92,6 +92,7 @@ class Outgoing:
         self._ready: dict[tuple[int, int], Ready | None] = {}
         self._recorded: list[tuple[ipc_events.PooledEvent, int]] = []
         self._devices: set[int] = set()
+        self._in_feeder = in_feeder()
 
     def fresh(self) -> Carried:
         """Return an export for what has no live one, or must not share it."""
@@ -126,7 +127,7 @@ class Outgoing:
 
     def ready(self, array: DeviceArray) -> Ready | None:
         """Return the event after the work that produces *array*; None if `finish` waits for that work."""
-        if array._stream is None and in_feeder():
+        if array._stream is None and self._in_feeder:
             self._devices.add(array.device)
             return None
         key = array.device, array._stream or LEGACY
