@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
@@ -161,11 +162,15 @@ def dumped(data: bytes) -> bytes:
     return pickle.dumps(mp_cuda.share(p.KEPT["sent"]))
 
 
+def is_orphan(array: Any) -> bool:
+    return not array.producer_alive
+
+
 def test_a_receiver_outlives_a_sender_that_was_killed(mortal: p.Peer) -> None:
     array = mortal.call(p.make, "a", b"short")
     assert array.producer_alive
     mortal.kill()
-    assert until(lambda: not array.producer_alive, p.WAIT_S)
+    assert until(functools.partial(is_orphan, array), p.WAIT_S)
     del array
     gc.collect()
     mp_cuda.ipc_collect()

@@ -275,6 +275,7 @@ class Received:
         self.mapping, self.delivery = mapping, delivery
         finalizer_queue.expect()
         finalizer_queue.wake_watch()
+        delivery.opened = True  # from here on the task releases it, also if this is interrupted
         self._task = _Close(mapping, delivery)
         mapping.users += 1
         mapping.lingers = None
@@ -345,7 +346,6 @@ def receive_memory(delivery: Delivery, memory: Memory) -> Received:
         if explained is error:
             raise
         raise explained from error
-    delivery.opened = True
     return received
 
 
