@@ -41,6 +41,7 @@ class Library(NamedTuple):
     context: Any
     sends_on: bool = True
     pickled: bool = False  # by the library's own pickle, which copies through the host
+    registers: bool = False  # torch with mp_cuda
 
 
 class Row(NamedTuple):
@@ -82,8 +83,10 @@ def receive(connection: Any, pickled: bool) -> Any:
     return pickle.loads(connection.recv_bytes()) if pickled else connection.recv()
 
 
-def answer(connection: Any, pickled: bool, is_sent_on: bool) -> None:
+def answer(connection: Any, pickled: bool, is_sent_on: bool, registers: bool) -> None:
     """Answer every message with a number, or send it back, until None arrives."""
+    if registers:
+        mp_cuda.register("torch")
     while (thing := receive(connection, pickled)) is not None:
         send(connection, thing if is_sent_on else 1, pickled)
         del thing
@@ -92,7 +95,7 @@ def answer(connection: Any, pickled: bool, is_sent_on: bool) -> None:
 def round_trips(library: Library, row: Row, seconds: float) -> list[float]:
     """Time messages, in seconds each: ROUNDS of them, fewer if they take more than *seconds*."""
     ours, theirs = library.context.Pipe()
-    child = library.context.Process(target=answer, args=(theirs, library.pickled, row.is_sent_on))
+    child = library.context.Process(target=answer, args=(theirs, library.pickled, row.is_sent_on, library.registers))
     child.start()
     theirs.close()
     thing = row.make(library)
@@ -158,9 +161,7 @@ def libraries() -> Iterator[Library]:
         if torch.cuda.is_available():
             yield Library("torch", make, sliced, torch_mp.get_context("spawn"), sends_on=False)
             yield Library("torch, import mp_all", make, sliced, mp.get_context("spawn"), sends_on=False)
-            mp_cuda.register("torch")
-            yield Library('register("torch")', make, sliced, mp.get_context("spawn"))
-            mp_cuda.unregister("torch")
+            yield Library('register("torch")', make, sliced, mp.get_context("spawn"), registers=True)
     except ImportError:
         print("torch is not installed")
     try:
@@ -196,7 +197,11 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
     for name, bound, timed in rows:
         times: dict[str, float] = {}
         for library in found.values():
+            if library.registers:
+                mp_cuda.register("torch")
             took = timed(library)
+            if library.registers:
+                mp_cuda.unregister("torch")
             gc.collect()
             mp_cuda.wait_released(WAIT_S)
             if took is not None:

@@ -155,11 +155,14 @@ def _bytes_over(array: DeviceArray) -> Any:
     """Return a tensor of bytes on the memory of *array*, which it keeps."""
     import torch
 
-    tensor = torch.as_tensor(_Bytes(array), device=_device(array.device))
-    if tensor.data_ptr() != array.ptr:  # it is a copy: DLPack makes none
-        with torch.cuda.device(array.device):
-            tensor = torch.from_dlpack(array)
-    return tensor
+    try:
+        tensor = torch.as_tensor(_Bytes(array), device=_device(array.device))
+        if tensor.data_ptr() == array.ptr:
+            return tensor
+    except (RuntimeError, TypeError):  # without NumPy, torch does not read the interface
+        pass
+    with torch.cuda.device(array.device):
+        return torch.from_dlpack(array)  # slower, and never a copy
 
 
 def _index(tensor: Any) -> int:
