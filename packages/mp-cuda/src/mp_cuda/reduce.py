@@ -51,14 +51,19 @@ def _taken_apart(obj: Any, stream: Any = None) -> tuple[str, DeviceArray, Any, C
 
 
 def _call(kind: str, array: DeviceArray, extra: Any, part: Described) -> Any:
-    layout = array.shape, array.strides, packed(array.dtype), array.readonly
-    return rebuild_array, (VERSION, *part, kind, layout, extra)
+    leases, memory, ready, number, offset = part
+    lease = leases[0] if len(leases) == 1 else leases
+    return rebuild_array, (VERSION, lease, memory, ready, number, offset, kind, *_layout(array), extra)
+
+
+def _layout(array: DeviceArray) -> tuple[Any, ...]:
+    is_plain = len(array.shape) == 1 and array.strides[0] == array.dtype.itemsize  # what most long messages have
+    return array.shape, None if is_plain else array.strides, packed(array.dtype), array.readonly
 
 
 def _reduce_empty(kind: str, array: DeviceArray, extra: Any) -> Any:
     # An empty array needs no device.
-    layout = array.shape, array.strides, packed(array.dtype), array.readonly
-    return rebuild_array, (VERSION, (), None, None, 0, 0, kind, layout, extra)
+    return rebuild_array, (VERSION, (), None, None, 0, 0, kind, *_layout(array), extra)
 
 
 def rebuild_array(*parts: Any) -> Any:
@@ -68,10 +73,9 @@ def rebuild_array(*parts: Any) -> Any:
     Raises `ValueError` if the message is damaged, and what `mp_cuda.imports.receive_memory` raises.
     """
     try:
-        version, leases, memory, ready, number, offset, kind, layout, extra = parts
+        version, leases, memory, ready, number, offset, kind, shape, strides, dtype, readonly, extra = parts
         if version != VERSION:
             raise ValueError(f"version {version} instead of {VERSION}; both processes need the same mp-cuda")
-        shape, strides, dtype, readonly = layout
     except (TypeError, ValueError) as error:
         raise ValueError(f"the message of a device array is damaged: {error}") from None
     if memory is None:
@@ -89,10 +93,15 @@ def rebuild_array(*parts: Any) -> Any:
         return array
 
 
-def _opened(leases: tuple[Delivery, ...], memory: Memory, ready: Ready | None, number: int) -> tuple[Any, int, int]:
+def _opened(
+    leases: Delivery | tuple[Delivery, ...], memory: Memory, ready: Ready | None, number: int
+) -> tuple[Any, int, int]:
     """Return what keeps the memory, its address and its device, where the legacy default stream waits for *ready*."""
-    delivery = leases[0]
-    delivery.also = leases[1:]
+    if isinstance(leases, tuple):
+        delivery = leases[0]
+        delivery.also = leases[1:]
+    else:
+        delivery = leases
     if (sent := delivery.sent) is not None:
         allocation, _ = sent.allocations[memory.key.buffer_id]
         if ready is not None:
