@@ -81,11 +81,11 @@ def markdown(results: Results) -> str:
     lines += [f"| {number} | {text} | {outcome} |" for number, text, outcome in results.behaviours]
     if results.times:
         names = list(dict.fromkeys(name for row in results.times for name in row["microseconds"]))
-        lines += ["", "A round trip of an array through another process and back, median of microseconds:", ""]
-        lines += ["| array | bytes | " + " | ".join(names) + " |", "|---|--:|" + "--:|" * len(names)]
+        lines += ["", "A message to another process and a number back, median of microseconds:", ""]
+        lines += ["| | " + " | ".join(names) + " |", "|---|" + "--:|" * len(names)]
         for row in results.times:
             cells = [f"{row['microseconds'][name]:.0f}" if name in row["microseconds"] else "" for name in names]
-            lines.append(f"| {row['kind']} | {row['bytes']} | " + " | ".join(cells) + " |")
+            lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

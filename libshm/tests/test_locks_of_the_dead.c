@@ -281,6 +281,30 @@ static void a_death_is_seen_without_a_manager_and_without_descriptors(int strate
     mpshm_block_release(&lock);
 }
 
+static void sign(mpshm_block *block)
+{
+    *(volatile uint32_t *)block->data = mpshm_own_word(block);
+}
+
+static void a_word_tells_whether_its_process_lives(int strategy)
+{
+    mpshm_block block;
+
+    CHECK_EQ(mpshm_block_allocate(strategy, sizeof(uint32_t), 0, &block), 0);
+    sign(&block);
+    CHECK_EQ(mpshm_word_lives(&block, *(uint32_t *)block.data, 0), 1);
+    for (int i = 0; i < 3; i++) { /* the same slot, another word */
+        uint32_t before = *(uint32_t *)block.data;
+        pid_t pid = child_that(sign, &block);
+        uint32_t word = *(volatile uint32_t *)block.data;
+        CHECK(word != before);
+        CHECK_EQ(mpshm_word_lives(&block, word, 0), 1);
+        kill_and_reap(pid);
+        EVENTUALLY(mpshm_word_lives(&block, word, MPSHM_NOWAIT) == 0);
+    }
+    mpshm_block_release(&block);
+}
+
 int main(void)
 {
     set_up();
@@ -289,6 +313,7 @@ int main(void)
     run_in_a_session(one_of_several_sleepers_gets_the_lock_of_a_killed_owner);
     run_in_a_session(killed_waiters_take_nothing_with_them);
     run_in_a_session(units_of_a_killed_process_return);
+    run_in_a_session(a_word_tells_whether_its_process_lives);
     run_in_a_session(units_that_are_events_stay_taken);
     run_in_a_session(random_kills_stop_nobody);
     if (!SANITIZED && !is_emulated()) {

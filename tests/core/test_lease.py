@@ -136,3 +136,55 @@ def test_segments_are_listed_with_their_holders(strategy: str) -> None:
     mine = [s for s in mp.list_segments() if s.owner == os.getpid() and s.strategy == strategy]
     assert sum(s.live_bytes for s in mine) >= block.nbytes
     assert all(os.getpid() in s.holders for s in mine if s.live_blocks)
+
+
+def answer_about_the_owner(inbox: Any, outbox: Any, requests: Any) -> None:
+    reference = inbox.get()
+    memory = reference.memory
+    memory[1] = memory[0] + 1
+    outbox.put("written")
+    while requests.get():
+        outbox.put(reference.owner_alive)
+
+
+def own_a_lease(inbox: Any, shared: Any) -> None:
+    lease = mp.Lease(lambda: None, 2)
+    lease.memory[0] = 4
+    inbox.put(lease)
+    shared.put("sent")
+    threading.Event().wait(WAIT_S)
+
+
+def test_holders_of_a_lease_share_its_memory_and_know_whether_its_owner_lives(ctx: Any, strategy: str) -> None:
+    inbox, outbox, requests, started = (ctx.SimpleQueue() for _ in range(4))
+    owner = ctx.Process(target=own_a_lease, args=(inbox, started))
+    holder = ctx.Process(target=answer_about_the_owner, args=(inbox, outbox, requests))
+    owner.start()
+    assert started.get() == "sent"
+    holder.start()
+    assert outbox.get() == "written"
+    requests.put(True)
+    assert outbox.get() is True
+    owner.kill()
+    owner.join(WAIT_S)
+    requests.put(True)
+    assert outbox.get() is False
+    requests.put(False)
+    holder.join(WAIT_S)
+    assert holder.exitcode == 0
+    for queue in inbox, outbox, requests, started:
+        queue.close()
+
+
+def test_the_owner_of_a_lease_reads_what_a_holder_has_written() -> None:
+    lease = mp.Lease(lambda: None, 3)
+    reference = mp.receive_lease(lease.offer())
+    assert bytes(lease.memory) == bytes(3)
+    reference.memory[2] = 9
+    assert bytes(lease.memory) == b"\0\0\x09"
+    assert reference.owner_alive
+    reference.release()
+    with pytest.raises(ValueError, match="was released"):
+        _ = reference.owner_alive
+    with pytest.raises(ValueError, match="was released"):
+        _ = reference.memory

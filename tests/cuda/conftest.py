@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import shutil
 from collections.abc import Iterator
 
@@ -39,6 +40,7 @@ def driver() -> Iterator[device.Stub | None]:
     """
     if device.HARDWARE:
         assert mp_cuda.is_available(), "hardware was asked for and there is no CUDA device"
+        warm_up()
         yield None
         return
     pytest.importorskip("cuda.bindings", reason="the CUDA bindings are missing: pip install cuda-python")
@@ -47,6 +49,16 @@ def driver() -> Iterator[device.Stub | None]:
     stub = device.Stub()
     yield stub
     stub.close()
+
+
+def warm_up() -> None:
+    """
+    Use the device by each library that is installed: they open descriptors at their first use, which are no leaks.
+    """
+    mp_cuda.from_host(b"warm").copy_to_host()
+    for name, use in (("torch", "torch.ones(1, device='cuda')"), ("cupy", "cupy.ones(1)")):
+        if importlib.util.find_spec(name) is not None:
+            exec(f"import {name}\n{use}")
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,12 @@ class Stub:
         self._before = {name: os.environ.get(name) for name in self.environment}
         os.environ.update(self.environment)
         self.library = ctypes.CDLL(str(self.path), ctypes.RTLD_GLOBAL)
+        self.library.mpstub_calls.restype = ctypes.c_uint64
+
+    def calls(self, function: str) -> int:
+        """Return how often all processes have called a function of the driver."""
+        count: int = self.library.mpstub_calls(function.encode())
+        return count
 
     def counters(self) -> dict[str, int]:
         """Return the counters, summed over all processes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from contextlib import nullcontext
 from typing import Any
 
 from mp_cuda.dtype import dtype_of
@@ -64,33 +63,6 @@ def cupy() -> types.ModuleType:
 
     module.cuda.stream = 0
     module.cuda.get_current_stream = get_current_stream
-    return module
-
-
-class Tensor:
-    def __init__(self, array: Any) -> None:
-        self.array = array
-        self.is_cuda = array is not None
-        self.requires_grad, self.is_leaf, self.device = False, True, 0
-
-    def detach(self) -> Tensor:
-        return self
-
-    def __dlpack__(self, stream: int) -> Any:
-        assert stream == -1
-        return self.array.__dlpack__(stream=stream)
-
-    def __reduce__(self) -> Any:
-        return Tensor, (None,)
-
-
-def torch() -> types.ModuleType:
-    module: Any = types.ModuleType("torch")
-    module.Tensor = Tensor
-    module.cuda = types.ModuleType("torch.cuda")
-    module.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=0)
-    module.cuda.device = lambda number: nullcontext()
-    module.from_dlpack = Tensor
     return module
 
 

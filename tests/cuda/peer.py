@@ -135,11 +135,11 @@ def described(array: Any) -> tuple[Any, ...]:
     return array.shape, array.strides, str(array.dtype), array.readonly, array.device, array.copy_to_host()
 
 
-def fail(function: str, code: int) -> None:
-    """Make the next call of a driver function fail there; only on the stub."""
+def fail(function: str, code: int, times: int = 1) -> None:
+    """Make the next calls of a driver function fail there; only on the stub."""
     import ctypes
 
-    ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), code, ctypes.c_long(1))
+    ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), code, ctypes.c_long(times))
 
 
 def query(name: str) -> bool:

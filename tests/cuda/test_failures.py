@@ -18,9 +18,9 @@ from support.waiting import until
 import mp_cuda
 from mp_core import Lease
 from mp_cuda import cuda_driver, exports, finalizer_queue, imports, ipc_events, process_identity
-from mp_cuda.dtype import dtype_of
+from mp_cuda.messages import Outgoing
 from mp_cuda.transports import handle as by_handle
-from mp_cuda.wire import Memory, Message
+from mp_cuda.wire import Memory, MemoryKey
 
 # Seconds for a second thread to enter code that only one may be in.
 RACE_S = 0.3
@@ -94,12 +94,12 @@ def no_memory_for_arrays() -> None:
 @pytest.mark.needs_stub
 def test_memory_that_the_driver_fails_to_close_stays_referenced_until_it_is_closed(mortal: p.Peer, stub: Stub) -> None:
     mortal.call(p.keep, "a", mp_cuda.from_host(b"stuck"))
-    mortal.call(p.fail, "cuIpcCloseMemHandle", 1)
+    mortal.call(p.fail, "cuIpcCloseMemHandle", 1, 1 << 30)
     mortal.call(p.drop, "a")
     # It is still open there, so freeing it here would be a violation, which the stub counts.
     assert mortal.call(p.stats)["mappings"] == 1
     assert not mp_cuda.wait_released(0.3)
-    mortal.close()  # its exit closes it
+    mortal.call(p.fail, "", 0)  # it tries again
     assert mp_cuda.wait_released(p.WAIT_S)
 
 
@@ -110,30 +110,29 @@ def test_an_equal_handle_of_another_process_is_another_allocation(
     pointers = iter([0x7000_0000, 0x7000_1000])
     monkeypatch.setattr(by_handle, "open", lambda *args: (next(pointers), None))
     monkeypatch.setattr(by_handle, "close", lambda *args: None)
-    one, another = (process_identity.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
     received = []
-    for owner, offer in zip((one, another, one), peer.call(offers, "lease", 3), strict=True):
-        memory = Memory("handle", cuda_driver.uuid_of(0), owner, 1, b"equal" * 12 + b"----", 100)
-        message = Message("", (1,), (1,), dtype_of("|u1"), False, b"", 0, memory, (offer,))
-        received.append(imports.receive(message))
+    for nonce, offer in zip((b"-first--", b"-second-", b"-first--"), peer.call(offers, "lease", 3), strict=True):
+        delivery = imports.receive_message(peer.process.pid or 0, nonce, 1, offer)
+        key = MemoryKey(delivery.owner, 7, b"equal" * 12 + b"----")
+        received.append(imports.receive_memory(delivery, Memory("handle", cuda_driver.uuid_of(0), key, 100)))
     assert [r.mapping.ptr for r in received] == [0x7000_0000, 0x7000_1000, 0x7000_0000]
-    del received
+    del received, delivery
     gc.collect()
     mp_cuda.ipc_collect()
     assert mp_cuda.ipc_stats()["mappings"] == 0
 
 
 def offers(name: str, count: int) -> list[bytes]:
-    p.KEPT[name] = Lease(lambda: None)
+    p.KEPT[name] = Lease(lambda: None, exports.BYTES)
     return [p.KEPT[name].offer() for _ in range(count)]
 
 
 def test_an_equal_event_of_another_process_is_another_event(peer: p.Peer) -> None:
     handle = peer.call(event_handle, "e")
     one, another = (process_identity.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
-    first = ipc_events.open_event(0, one, handle)
-    assert ipc_events.open_event(0, another, handle) is not first
-    assert ipc_events.open_event(0, one, handle) is first
+    first = ipc_events.open_event(0, one, handle, lambda: True)
+    assert ipc_events.open_event(0, another, handle, lambda: True) is not first
+    assert ipc_events.open_event(0, one, handle, lambda: True) is first
     del first
     ipc_events.close_all()
     gc.collect()
@@ -262,7 +261,7 @@ def test_waiting_for_receivers_respects_its_timeout_while_this_process_works(
 
 def test_a_send_that_fails_half_way_keeps_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_use() -> int:
-        return ipc_events._made - sum(len(free) for free in ipc_events._free.values())
+        return len(ipc_events._made) - sum(len(free) for free in ipc_events._free.values())
 
     def fail(*args: Any, **more: Any) -> Any:
         raise OSError(24, "Too many open files")
@@ -301,13 +300,11 @@ def test_a_sender_killed_between_export_and_send_leaves_nothing(mortal: p.Peer) 
 
 
 def die_when_packing() -> None:
-    from mp_cuda import reduce
-
-    def die(message: Message) -> Any:
-        assert message.offers
+    def die(message: Outgoing) -> Any:
+        assert message.fresh().export.lease.references == 1
         os.kill(os.getpid(), signal.SIGKILL)
 
-    reduce.pack = die  # type: ignore[assignment]
+    Outgoing.finish = die  # type: ignore[method-assign]
 
 
 def test_a_process_that_waits_at_exit_stays_until_its_receivers_are_done(mortal: p.Peer) -> None:

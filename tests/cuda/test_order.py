@@ -93,7 +93,7 @@ def test_without_events_the_sender_waits_instead(
     array = mp_cuda.from_host(b"early")
     fill(stub, work, array, ord("W"))
     shared = mp_cuda.share(array, stream=work)
-    assert shared._message.ready is None
+    assert not shared._message._recorded
     assert work.query()
     assert peer.call(p.bytes_of, shared) == b"WWWWW"
 

@@ -117,7 +117,7 @@ def test_a_forked_child_keeps_nothing_of_its_parent(tmp_path: Path) -> None:
 def test_a_process_that_ends_too_early_warns(tmp_path: Path) -> None:
     done = run_script(tmp_path, EXIT, "0", PYTHONWARNINGS="always")
     assert done.returncode == 0
-    assert "other processes use, or may still receive, 1 of its device arrays" in done.stderr
+    assert "other processes use, or may still receive, 1 of its messages with device arrays" in done.stderr
 
 
 def total(array: Any) -> int:

@@ -90,5 +90,6 @@ def torch(session: nox.Session, strategy: str) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     session.run("pytest", "tests/beside_torch", "tests/contract/test_when_shared.py", env=env)
+    session.run("pytest", "tests/cuda/test_torch.py", env=env)
     # mp_torch.install() is for the whole process: so these tests have one of their own.
     session.run("pytest", "tests/with_torch", "tests/packaging/test_examples.py", env=env)

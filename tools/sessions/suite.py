@@ -135,7 +135,7 @@ def tests_other(session: nox.Session, system: str) -> None:
 
 
 @nox.session(name="cuda-stub", default=False)
-@nox.parametrize("bindings", [nox.param(b, id=b) for b in BINDINGS])
+@nox.parametrize("bindings", [nox.param(b, id=b, tags=["ci"]) for b in BINDINGS])
 def cuda_stub(session: nox.Session, bindings: str) -> None:
     """Test mp-cuda on the stub driver, not a GPU, with old and new bindings, numba-cuda, cuda.core, joblib."""
     install_all(session, "test")

@@ -106,6 +106,14 @@ int mpshm_block_others(const mpshm_block *block);
  * Processes that have received the block keep it. */
 void mpshm_block_revoke(const mpshm_block *block);
 
+/* The word of this process in the session of a block, to be kept in shared memory: no process that
+ * begins later soon has the same. */
+uint32_t mpshm_own_word(const mpshm_block *block);
+
+/* 1 while the process with this word in the session of the block lives, otherwise 0. -EAGAIN with
+ * MPSHM_NOWAIT when another thread has the lock. */
+int mpshm_word_lives(const mpshm_block *block, uint32_t word, int flags);
+
 /* One more reference to the block that contains `address`, which this process must have already, as
  * an allocated, received or heap block. The caller releases it. -ENOENT when there is none; -EAGAIN
  * with MPSHM_NOWAIT when another thread has the lock. */

@@ -119,6 +119,16 @@ PyObject *mp_py_reduce_copy(PyObject *module, PyObject *block)
     return reduce(module, block, MPSHM_COPY, &rebuild, "rebuild_copy");
 }
 
+/* lasting_handle(block) -> the handle of a reference in flight that does not expire */
+PyObject *mp_py_lasting_handle(PyObject *module, PyObject *block)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
+        ((Buffer *)block)->block.segment == NULL)
+        return refuse_empty();
+    return mp_make_handle(&((Buffer *)block)->block, MPSHM_LASTING);
+}
+
 int mp_block_find(const void *address, mpshm_block *block)
 {
     int rc = mpshm_block_find(address, MPSHM_NOWAIT, block);
@@ -214,6 +224,34 @@ static PyObject *buffer_revoke(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* The first word of the block names the process that has signed it. */
+static PyObject *buffer_sign(PyObject *op, PyObject *unused)
+{
+    const mpshm_block *block = &((Buffer *)op)->block;
+    (void)unused;
+
+    if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
+        return refuse_empty();
+    *(volatile uint32_t *)block->data = mpshm_own_word(block);
+    Py_RETURN_NONE;
+}
+
+static PyObject *buffer_signer_lives(PyObject *op, PyObject *unused)
+{
+    const mpshm_block *block = &((Buffer *)op)->block;
+    (void)unused;
+
+    if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
+        return refuse_empty();
+    uint32_t word = *(volatile uint32_t *)block->data;
+    int lives = mpshm_word_lives(block, word, MPSHM_NOWAIT);
+    if (lives == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS lives = mpshm_word_lives(block, word, 0);
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(lives);
+}
+
 static PyObject *buffer_nbytes(PyObject *op, void *closure)
 {
     (void)closure;
@@ -246,6 +284,9 @@ static PyMethodDef buffer_methods[] = {
     {"_revoke", buffer_revoke, METH_NOARGS, "Revoke the block's messages that are in flight."},
     {"_others", buffer_others, METH_NOARGS,
      "Count other processes with this block, and messages in flight."},
+    {"_sign", buffer_sign, METH_NOARGS, "Write the name of this process into the first word."},
+    {"_signer_lives", buffer_signer_lives, METH_NOARGS,
+     "Tell whether the process that has signed the block lives."},
     {NULL, NULL, 0, NULL},
 };
 

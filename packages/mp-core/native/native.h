@@ -23,10 +23,12 @@ void mp_release_place(mp_place *place);
 typedef struct mp_message {
     struct mp_message *outer;
     PyObject *handles; /* a list, or NULL before the first */
+    PyObject *parts;   /* by their kinds, or NULL: see message_part() */
     size_t carried;
     int by_value;
     int for_ring; /* its handles are noted: see handle_log.c, Note [A writer that is killed] */
     int is_exhausted;
+    int is_sending; /* the function that pickles it also sends it */
 } mp_message;
 
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
@@ -331,6 +333,7 @@ PyObject *mp_py_find(PyObject *, PyObject *);
 PyObject *mp_py_setup(PyObject *, PyObject *);
 PyObject *mp_py_strategy(PyObject *, PyObject *);
 PyObject *mp_py_reduce_block(PyObject *, PyObject *);
+PyObject *mp_py_lasting_handle(PyObject *, PyObject *);
 PyObject *mp_py_reduce_copy(PyObject *, PyObject *);
 PyObject *mp_py_setup_receiving(PyObject *, PyObject *);
 PyObject *mp_py_version(PyObject *, PyObject *);
@@ -354,6 +357,7 @@ PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
 
 PyObject *mp_py_in_message(PyObject *, PyObject *);
+PyObject *mp_py_message_part(PyObject *, PyObject *);
 PyObject *mp_py_pickled(PyObject *, PyObject *);
 PyObject *mp_py_pickled_by_value(PyObject *, PyObject *);
 PyObject *mp_py_sent(PyObject *, PyObject *);

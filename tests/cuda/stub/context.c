@@ -26,10 +26,13 @@ __attribute__((constructor)) static void watch_forks(void)
     pthread_atfork(NULL, NULL, in_child);
 }
 
-CUresult enter(const char *function)
+CUresult enter(const char *function, struct calls **calls)
 {
     if (!initialised || forked)
         return NOT_INITIALIZED;
+    if (!*calls)
+        *calls = calls_of(function);
+    __atomic_fetch_add(&(*calls)->count, 1, __ATOMIC_RELAXED);
     return fault(function);
 }
 

@@ -23,7 +23,7 @@ struct event_handle {
 
 enum { DISABLE_TIMING = 2, INTERPROCESS = 4 };
 
-static int limit = -1, live;
+static int limit = -1, live; /* of interprocess events */
 
 CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
@@ -33,8 +33,8 @@ CUresult cuEventCreate(CUevent *out, unsigned flags)
     if (flags > 7 || ((flags & INTERPROCESS) && !(flags & DISABLE_TIMING)))
         return INVALID_VALUE;
     if (limit < 0)
-        limit = getenv("MP_CUDA_STUB_EVENTS") ? atoi(getenv("MP_CUDA_STUB_EVENTS")) : 1 << 30;
-    if (live >= limit)
+        limit = getenv("MP_CUDA_STUB_EVENTS") ? atoi(getenv("MP_CUDA_STUB_EVENTS")) : 4096;
+    if (flags & INTERPROCESS && live >= limit)
         return OUT_OF_MEMORY;
     uint32_t index = MAX_EVENTS;
     lock_state();
@@ -53,7 +53,8 @@ CUresult cuEventCreate(CUevent *out, unsigned flags)
     CUevent event = calloc(1, sizeof *event);
     *event =
         (struct local_event){.serial = state->events[index].serial, .index = index, .flags = flags};
-    live++;
+    if (flags & INTERPROCESS)
+        live++;
     count(EVENTS_MADE);
     *out = event;
     return SUCCESS;
@@ -72,7 +73,8 @@ CUresult cuEventDestroy_v2(CUevent event)
         if (open)
             violation("process %d destroys an event that is open %u times elsewhere", me.pid, open);
         state->events[event->index].serial = 0;
-        live--;
+        if (event->flags & INTERPROCESS)
+            live--;
         count(EVENTS_GONE);
     }
     unlock_state();
@@ -180,7 +182,8 @@ CUresult cuIpcOpenEventHandle(CUevent *out, struct event_handle handle)
         return INVALID_CONTEXT;
     lock_state();
     struct event *entry = &state->events[handle.index];
-    CUresult result = entry->serial == handle.serial && alive(entry->owner) ? SUCCESS : MAP_FAILED_;
+    /* The driver does not refuse the event of a process that has ended. */
+    CUresult result = entry->serial == handle.serial ? SUCCESS : MAP_FAILED_;
     if (!result)
         result = add_import(true, handle.index, handle.serial);
     unsigned flags = entry->flags;

@@ -214,8 +214,8 @@ CUresult map_import(CUdeviceptr *out, uint32_t index, uint64_t serial, int kind)
         return INVALID_VALUE;
     lock_state();
     struct allocation entry = state->allocations[index];
-    CUresult result =
-        entry.serial == serial && alive(entry.owner) && entry.kind == kind ? SUCCESS : MAP_FAILED_;
+    /* Like events, memory of a process that has ended can be opened. */
+    CUresult result = entry.serial == serial && entry.kind == kind ? SUCCESS : MAP_FAILED_;
     if (!result && ordinal_of(entry.device) < 0)
         result = INVALID_DEVICE;
     char *at = result ? NULL : map_device(entry.device, entry.block, entry.block_size, false);

@@ -64,6 +64,21 @@ void count(enum counter which)
     __atomic_add_fetch(&state->counters[which], 1, __ATOMIC_SEQ_CST);
 }
 
+struct calls *calls_of(const char *function)
+{
+    struct calls *found = NULL;
+    lock_state();
+    for (int i = 0; i < MAX_FUNCTIONS && !found; i++) {
+        struct calls *calls = &state->calls[i];
+        if (!calls->function[0])
+            snprintf(calls->function, sizeof calls->function, "%s", function);
+        if (!strcmp(calls->function, function))
+            found = calls;
+    }
+    unlock_state();
+    return found ? found : &state->calls[MAX_FUNCTIONS - 1];
+}
+
 void violation(const char *format, ...)
 {
     char path[512], text[256];
@@ -258,6 +273,13 @@ PUBLIC uint64_t mpstub_counter(int which)
     uint64_t value = state->counters[which];
     unlock_state();
     return value;
+}
+
+/* How often all processes have called a function. */
+PUBLIC uint64_t mpstub_calls(const char *function)
+{
+    return open_state() ? UINT64_MAX
+                        : __atomic_load_n(&calls_of(function)->count, __ATOMIC_RELAXED);
 }
 
 PUBLIC void mpstub_open_gate(int gate)

@@ -10,7 +10,7 @@
  * MP_CUDA_STUB_FOLDER    the folder (must be set)
  * MP_CUDA_STUB_STRICT    1: opening an allocation twice is an error
  * MP_CUDA_STUB_DEVICES   number of devices (2)
- * MP_CUDA_STUB_EVENTS    events that a process may have (no limit)
+ * MP_CUDA_STUB_EVENTS    interprocess events that a process may have (4096, as on an H100)
  * MP_CUDA_STUB_FAIL      function:code[:times],... makes these calls fail
  * MP_CUDA_STUB_LACKS     a function that this driver does not have
  * MP_CUDA_STUB_VERSION   the version of CUDA (13000)
@@ -55,6 +55,7 @@ enum {
     MAX_ALLOCATIONS = 8192,
     MAX_IMPORTS = 16384,
     MAX_EVENTS = 8192,
+    MAX_FUNCTIONS = 128,
     GATES = 64
 };
 enum { MAGIC = 0x42555453 };
@@ -102,9 +103,16 @@ struct event {
     struct process owner, recorder;
 };
 
+/* How often all processes have called a function. */
+struct calls {
+    char function[48];
+    uint64_t count;
+};
+
 struct state {
     uint64_t ready;
     pthread_mutex_t lock; /* robust: its holder may be killed */
+    struct calls calls[MAX_FUNCTIONS];
     uint64_t counters[COUNTERS];
     uint64_t next_serial, next_offset[MAX_DEVICES];
     uint32_t next_pool;
@@ -137,6 +145,7 @@ extern struct process me;
 void lock_state(void);
 void unlock_state(void);
 void count(enum counter which);
+struct calls *calls_of(const char *function);
 void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool alive(struct process who);
 bool same(struct process a, struct process b);
@@ -148,7 +157,9 @@ CUresult add_import(bool event, uint32_t index, uint64_t serial);
 void drop_import(bool event, uint32_t index, uint64_t serial);
 
 /* context.c */
-CUresult enter(const char *function); /* fails if not initialised, after a fork, or by a fault */
+/* Count a call. It fails if the driver is not initialised, after a fork, or by a fault. `calls` is
+ * the function's own. */
+CUresult enter(const char *function, struct calls **calls);
 CUcontext current(void);
 int physical_of(CUdevice ordinal);
 CUdevice ordinal_of(int physical);
@@ -186,7 +197,8 @@ void stop_engine(void);
 /* Each entry point begins with ENTER and is listed in table.c. */
 #define ENTER                                                                                      \
     do {                                                                                           \
-        CUresult bad_ = enter(__func__);                                                           \
+        static struct calls *calls_;                                                               \
+        CUresult bad_ = enter(__func__, &calls_);                                                  \
         if (bad_)                                                                                  \
             return bad_;                                                                           \
     } while (0)

@@ -135,6 +135,7 @@ def _install_all() -> None:
         _packages.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
         pool_contexts.install()
         _imports.when_imported("mp_pool.pool", _let_pools_use_engines)
+    _settings.KNOWN.add("MP_TORCH")
     if _settings.is_on("MP_TORCH"):
         _importlib.import_module("mp_all._torch").torch_install()
 

@@ -34,10 +34,19 @@ def _stand_before(kind: type, theirs: reducers.Reducer) -> reducers.Reducer:
         return theirs
 
     def reduce(tensor: Any) -> Any:
-        return (None if by_value() else _reduce_tensor(tensor)) or theirs(tensor)
+        return (None if by_value() else _reduce_tensor(tensor)) or _present(theirs)(tensor)
 
     reduce._stands_before = True  # type: ignore[attr-defined]
+    reduce.finds_default = True  # type: ignore[attr-defined]
     return reduce
+
+
+def _present(theirs: reducers.Reducer) -> reducers.Reducer:
+    """Return what is in the place of torch's reducer in torch's module now: mp-cuda may have put its own there."""
+    if theirs.__module__.partition(".")[0] != "torch":
+        return theirs
+    present: reducers.Reducer = getattr(sys.modules[theirs.__module__], theirs.__name__, theirs)
+    return present
 
 
 def _set_torchs_strategy(name: str) -> None:

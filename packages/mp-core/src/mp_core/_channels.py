@@ -90,7 +90,7 @@ def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]
     if parts is None:
         return vars(_connection)["reduce_connection"](connection)  # type: ignore[no-any-return]
     fd, memory, *form = parts
-    if imports.load("mp_core.pickling").is_trial():
+    if _child_descriptors.trial.under_way:
         return _rebuild, ()
     popen = context.get_spawning_popen()
     passed = None if popen is None else _child_descriptors.pass_on(popen, (fd, memory))

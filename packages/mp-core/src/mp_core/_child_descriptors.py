@@ -88,6 +88,14 @@ class _Start(threading.local):
 _start = _Start()
 
 
+class _Trial(threading.local):
+    under_way = False
+
+
+#: While this thread pickles something to see whether that can be done: nobody receives the descriptors in it.
+trial = _Trial()
+
+
 def for_child_of(popen: Any) -> Duplicates | None:
     """Return descriptors for the child that *popen* starts; None if it has them already, or none is available."""
     if _start.popen is popen or not _start.room:

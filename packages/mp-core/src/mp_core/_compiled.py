@@ -54,12 +54,14 @@ __all__ = [
     "in_message",
     "is_of_atoms",
     "is_small",
+    "lasting_handle",
     "library_name",
     "load_beside",
     "loads",
     "make_channel",
     "make_line",
     "message_exhausted",
+    "message_part",
     "only_atoms",
     "open_block",
     "open_channel",
@@ -167,10 +169,12 @@ PickleWriter: type = _block.PickleWriter
 rebuild_copy: Any = _block.rebuild_copy
 reduce_block: Any = _block.reduce_block
 reduce_copy: Any = _block.reduce_copy
+lasting_handle: Any = _block.lasting_handle
 discard: Any = _block.discard
 discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
 in_message: Any = _block.in_message
+message_part: Any = _block.message_part
 SENT: Any = _block.SENT
 pickled: Any = _block.pickled
 pickled_by_value: Any = _block.pickled_by_value

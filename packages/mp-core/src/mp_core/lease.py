@@ -9,6 +9,9 @@ as long as another process has a reference. A reference ends with its process, h
               reference.release()            or drop it, or die
     owner     free_it() is called
 
+All who have a reference share `memory`, some bytes of shared memory, and know by the lease whether the owner lives: it
+has a lock in the kernel as long as it does.
+
 The callback runs in a thread of the owner, `lease-watcher`, which exists while a lease of its process has been sent and
 has not ended; or in the thread that calls `collect_leases`.
 """
@@ -24,7 +27,7 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core import forks
 from mp_core.block import Block, allocate
 from mp_core.fan_out import declare_one_receiver
-from mp_core.native import rebuild_block, reduce_block
+from mp_core.native import lasting_handle, rebuild_block
 from mp_core.process_control import set_thread_name
 from mp_core.weak_sets import members
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "LeaseReference", "collect_leases", "receive_lease"]
 
 POLL_EVERY_S = 0.05
+SIGNATURE = 8  # bytes at the begin of the block, which name the owner
 
 _all: weakref.WeakSet[Lease] = weakref.WeakSet()
 _sent: set[Lease] = set()
@@ -71,6 +75,21 @@ class LeaseReference:
         """Release the reference. A second call does nothing."""
         self._block = None
 
+    @property
+    def owner_alive(self) -> bool:
+        """Whether the process that made the lease is still running. ValueError after `release`."""
+        return self._held()._signer_lives()
+
+    @property
+    def memory(self) -> memoryview:
+        """The bytes that all who have a reference share. ValueError after `release`."""
+        return memoryview(self._held())[SIGNATURE:]
+
+    def _held(self) -> Block:
+        if self._block is None:
+            raise ValueError("this lease reference was released")
+        return self._block
+
     def offer(self) -> bytes:
         """
         Make an in-flight reference for one more receiver, as `Lease.offer` does.
@@ -105,6 +124,8 @@ class Lease:
     ----------
     on_last_release : callable
         Called once, without arguments.
+    nbytes : int
+        The size of `memory`.
 
     Raises
     ------
@@ -125,13 +146,15 @@ class Lease:
     def __init__(
         self,
         on_last_release: Callable[[], object],
+        nbytes: int = 0,
     ) -> None:
         self._callback = on_last_release
         self._owner = os.getpid()
         # The lock keeps forks out, or a child would have a reference that it does not know of.
         with _lock:
-            self._block: Block | None = allocate(0, zeroed=False)
+            self._block: Block | None = allocate(SIGNATURE + nbytes, zeroed=True)
             _all.add(self)
+        self._block._sign()
         self.ended = False
         """Whether all references were released and the callback was called."""
 
@@ -139,6 +162,13 @@ class Lease:
     def references(self) -> int:
         """The number of references: processes that have one, and messages that are not received yet."""
         return 0 if self._block is None else self._block._others()
+
+    @property
+    def memory(self) -> memoryview:
+        """The bytes that all who have a reference share, zero at first. ValueError in a forked child."""
+        if self._block is None:
+            raise ValueError(f"this lease belongs to process {self._owner}")
+        return memoryview(self._block)[SIGNATURE:]
 
     def revoke(self) -> None:
         """Take back all in-flight references: receiving one of those messages later raises a `ReceiveError`."""
@@ -180,8 +210,7 @@ class Lease:
 
 
 def _offer(block: Block) -> bytes:
-    _, (handle,) = reduce_block(block)
-    return bytes(handle)
+    return bytes(lasting_handle(block))
 
 
 def collect_leases() -> int:

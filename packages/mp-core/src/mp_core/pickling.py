@@ -43,7 +43,6 @@ from __future__ import annotations
 import io
 import pickle
 import re
-import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
@@ -61,7 +60,6 @@ __all__ = [
     "dump",
     "dumps",
     "is_set_up",
-    "is_trial",
     "load_divided",
     "load_with",
     "loads",
@@ -272,23 +270,11 @@ def _buffers(places: list[Any]) -> list[memoryview]:
     return buffers
 
 
-class _Trial(threading.local):
-    under_way = False
-
-
-_trial = _Trial()
-
-
-def is_trial() -> bool:
-    """Return whether this thread pickles something for `can_be_pickled`: nobody receives the descriptors in it."""
-    return bool(_trial.under_way)
-
-
 def can_be_pickled(thing: Any) -> bool:
     """Return whether a message may contain *thing*: pickle it, and discard the in-flight references."""
-    if _trial.under_way:
+    if _child_descriptors.trial.under_way:
         return True  # the outer trial decides
-    _trial.under_way = True
+    _child_descriptors.trial.under_way = True
     try:
         pickled(ForkingPickler(io.BytesIO()).dump, thing)
         return True
@@ -297,4 +283,4 @@ def can_be_pickled(thing: Any) -> bool:
             raise
         return False
     finally:
-        _trial.under_way = False
+        _child_descriptors.trial.under_way = False

@@ -43,7 +43,7 @@ def is_set(variable: str) -> bool:
     return bool(os.environ.get(variable))
 
 
-# What turns a switch on and off, in upper or lower case. `_mp_all_startup` has the same, for MP_ALL and MP_TORCH.
+# What turns a switch on and off, in upper or lower case. `_mp_all_startup` has the same.
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -198,7 +198,7 @@ def timeline() -> tuple[str, str]:
 
 #: Variables for which this module knows whether a value is right; the others are checked by what they set.
 _CHECKED = (cache_bytes, channels_enabled, inline_bytes, message_timeout, shared_allocator, shares, strict_put, traces)
-#: All names that these packages and libshm read.
+#: All names that these packages and libshm read; mp_all adds its own.
 KNOWN = {
     "MPSHM_DUMP",
     "MPSHM_RUNTIME_DIR",
@@ -218,7 +218,6 @@ KNOWN = {
     "MP_STRICT_PUT",
     "MP_TIMELINE",
     "MP_TIMELINE_RUN",
-    "MP_TORCH",
     "MP_TRACE",
     "MP_WITHOUT_LIBSHM",
 }

@@ -94,7 +94,7 @@ class DeviceArray:
     def producer_alive(self) -> bool:
         """Whether the process that owns the memory is still running. After it ends, the content is undefined."""
         received = self._received
-        return True if received is None else received.producer_alive
+        return True if received is None else received.delivery.owner_alive
 
     @property
     def _received(self) -> Received | None:
@@ -141,9 +141,7 @@ class DeviceArray:
         return dlpack.capsule(contents, versioned=max_version is not None and tuple(max_version) >= (1, 0))
 
     def _make_wait(self, stream: int) -> None:
-        received = self._received
-        if received is not None:
-            received.make_wait(stream)
+        # The legacy default stream waits for the sender of an array of another process.
         if (self._stream or LEGACY) != stream:
             order(self.device, self._stream or LEGACY, stream)
 

@@ -7,6 +7,7 @@ only its functions, `getPtr()` and `int(pointer)`.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ __all__ = [
     "guard",
     "handle_from",
     "is_available",
+    "memory_of",
     "ordinal_of",
     "started",
     "synchronize",
@@ -40,6 +42,8 @@ _driver: Any = None
 _forked = False
 _lock = threading.RLock()
 _contexts: dict[int, Any] = {}
+_numbers: dict[int, int] = {}
+"""The addresses of the contexts, by device."""
 _uuids: list[bytes] = []
 _hooks: list[Callable[[], None]] = []
 
@@ -170,22 +174,31 @@ def context_of(device: int) -> Any:
 class guard:
     """Make the primary context of *device* current in a `with` block, and restore the previous one afterwards."""
 
-    __slots__ = ("_context", "_pushed")
+    __slots__ = ("_device", "_pushed")
 
     def __init__(self, device: int) -> None:
-        bindings()
-        self._context = context_of(device)
+        self._device = device
         self._pushed = False
 
     def __enter__(self) -> None:
-        if int(call("cuCtxGetCurrent")) != int(self._context):
-            call("cuCtxPushCurrent", self._context)
-            self._pushed = True
+        current = int(call("cuCtxGetCurrent"))  # first: it raises in a forked child
+        if current != _numbers.get(self._device):
+            context = context_of(self._device)
+            number = _numbers[self._device] = int(context)
+            if current != number:
+                call("cuCtxPushCurrent", context)
+                self._pushed = True
 
     def __exit__(self, *_: object) -> None:
         if self._pushed:
             call("cuCtxPopCurrent")
             self._pushed = False
+
+
+@functools.cache
+def memory_of(device: int) -> int:
+    """Return the size of the memory of *device* in bytes."""
+    return int(call("cuDeviceTotalMem", call("cuDeviceGet", device)))
 
 
 def current_device() -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, NamedTuple
 
-__all__ = ["DType", "dtype_of"]
+__all__ = ["DType", "dtype_of", "packed", "unpacked"]
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _KINDS = {code: kind for kind, code in _CODES.items()}
@@ -96,3 +97,20 @@ def dtype_of(what: Any, descr: Any = None) -> DType:
     raise TypeError(
         f"{what!r} is not an element type; give a typestr like '<f4', a name like 'float32' or a NumPy dtype"
     )
+
+
+@functools.lru_cache(256)
+def _of_typestr(typestr: str) -> DType:
+    return dtype_of(typestr)
+
+
+def packed(dtype: DType) -> str | tuple[Any, ...]:
+    """Return what a message says about *dtype*: its typestr, if that says all."""
+    if dtype.typestr is not None and dtype.descr is None and dtype == _of_typestr(dtype.typestr):
+        return dtype.typestr
+    return tuple(dtype)
+
+
+def unpacked(said: str | tuple[Any, ...]) -> DType:
+    """Undo `packed`."""
+    return _of_typestr(said) if isinstance(said, str) else DType(*said)

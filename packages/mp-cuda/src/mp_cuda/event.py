@@ -9,15 +9,17 @@ from typing import Any, NoReturn
 
 from mp_core import LeaseReference
 from mp_cuda import cuda_driver, finalizer_queue
-from mp_cuda.errors import DriverError, ProducerGoneError, StaleHandleError
-from mp_cuda.exports import Export, exports
-from mp_cuda.imports import receive_reference
-from mp_cuda.process_identity import Process, me
+from mp_cuda.errors import DriverError, ProducerGoneError
+from mp_cuda.exports import Export, ipc_collect
+from mp_cuda.imports import Delivery
+from mp_cuda.messages import Carried
+from mp_cuda.process_identity import Process
 from mp_cuda.stream import NOT_READY, as_stream
 
 __all__ = ["Event", "rebuild_event"]
 
 BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
+OUT_OF_MEMORY = 2
 
 
 class _Destroy:
@@ -98,8 +100,18 @@ class Event:
                 if self.device is None:
                     self.device = cuda_driver.current_device() if device is None else device
                 with cuda_driver.guard(self.device):
-                    self._adopt(cuda_driver.call("cuEventCreate", self._flags), self.device, None)
+                    self._adopt(self._made(), self.device, None)
         return self._event
+
+    def _made(self) -> Any:
+        try:
+            return cuda_driver.call("cuEventCreate", self._flags)
+        except DriverError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+        # A process may have 4096 that other processes can open: destroy those that were dropped.
+        ipc_collect()
+        return cuda_driver.call("cuEventCreate", self._flags)
 
     def _adopt(self, event: Any, device: int, reference: LeaseReference | None) -> None:
         self._event, self.device = event, device
@@ -202,42 +214,34 @@ _lock = threading.RLock()
 
 def _reduce_event(event: Event) -> Any:
     handle = event.ipc_handle()
-    export = Export(event)
-    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, tuple(me()), export.serial, export.offers(1))
+    export = Export()
+    export.keep(event)
+    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, Carried(export))
 
 
-def rebuild_event(
-    uuid: bytes, handle: bytes, owner: tuple[int, int, bytes], serial: int, offers: tuple[bytes, ...]
-) -> Event:
+def rebuild_event(uuid: bytes, handle: bytes, delivery: Delivery) -> Event:
     """Rebuild the event that was sent. In the sender's own process it is the same object."""
-    maker = Process(*owner)
-    if maker == me():
-        export = exports.get(serial)
-        event: Event | None = export.owner if export is not None else None
-        receive_reference(offers).release()
-        assert event is not None
-        return event
-    try:
-        reference = receive_reference(offers)
-    except StaleHandleError:
-        if maker.alive:
-            raise
-        raise _gone(maker) from None
+    if delivery.sent is not None:
+        own: Event = delivery.sent.owners[0]
+        return own
+    maker, reference = delivery.owner, delivery.reference
     with _lock:
         known = _received.get((maker, handle))
         if known is not None:
-            reference.release()
             return known
         try:
+            if not delivery.owner_alive:  # the driver would open its event
+                raise _gone(maker)
             device = cuda_driver.ordinal_of(uuid)
             event = Event(interprocess=True, device=device)
             event._imported = True
             given = cuda_driver.handle_from("CUipcEventHandle", handle)
             with cuda_driver.guard(device):
                 event._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, reference)
-        except BaseException as error:
-            reference.release()
-            if isinstance(error, DriverError) and not maker.alive:
+            if not delivery.owner_alive:
+                raise _gone(maker)
+        except DriverError as error:
+            if not delivery.owner_alive:
                 raise _gone(maker) from error
             raise
         _received[maker, handle] = event

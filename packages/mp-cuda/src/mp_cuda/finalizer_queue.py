@@ -3,6 +3,9 @@
 A finalizer may run anywhere, inside any lock, in any thread. It therefore only appends a task to a deque and a token to
 a `SimpleQueue`, which is reentrant. A daemon thread, `mp-cuda-cleanup`, runs the tasks; it exists while any object
 exists that will queue one. `drain()` runs them in the calling thread.
+
+The thread also looks every 50 ms for what other processes have changed, as long as a function that is registered with
+`watch` has something to look at.
 """
 
 from __future__ import annotations
@@ -10,17 +13,21 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from mp_core import set_thread_name
 from mp_cuda import at_exit, cuda_driver
 from mp_cuda.errors import DriverError, MpCudaError
 
-__all__ = ["Task", "drain", "expect", "pending", "put"]
+__all__ = ["Task", "closes", "drain", "expect", "oldest", "pending", "put", "wake", "wake_watch", "watch"]
 
 _log = logging.getLogger("mp_cuda")
-RETRY_S = 0.05
+WATCH_S = 0.05
+# After its tasks the thread rests, so that many arrays dropped one after the other do not wake it for each.
+REST_S = 0.001
 RELAXED = 2
 
 
@@ -36,31 +43,82 @@ class Task(Protocol):
 
 _tasks: deque[Task] = deque()
 _wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+_woken = False
 _lock = threading.RLock()
 _draining = threading.RLock()
 _expected = 0
 _thread: threading.Thread | None = None
+_watches: list[Callable[[], bool]] = []
+_watching = False
+_closers: list[Callable[[], None]] = []
 
 
 def expect() -> None:
     """Announce an object that will queue a task, so that the thread runs. Never raises."""
-    global _expected, _thread
+    global _expected
     with _lock:
         _expected += 1
-        if _thread is None:
-            thread = threading.Thread(target=_run, name="mp-cuda-cleanup", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # too many threads, or the interpreter is ending: the next `drain` does it
-                _log.warning("cannot start the thread that closes device memory: %s", error)
-            else:
-                _thread = thread
+        _start()
 
 
-def put(task: Task) -> None:
-    """Queue *task*. Neither locks, blocks nor calls the driver."""
+def _start() -> None:
+    global _thread
+    if _thread is None:
+        thread = threading.Thread(target=_run, name="mp-cuda-cleanup", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # too many threads, or the interpreter is ending: the next `drain` does it
+            _log.warning("cannot start the thread that closes device memory: %s", error)
+        else:
+            _thread = thread
+
+
+def put(task: Task, *, soon: bool = True) -> None:
+    """
+    Queue *task*. Neither locks, blocks nor calls the driver.
+
+    Without *soon* it is done when the thread looks the next time; so there must be something to watch.
+    """
     _tasks.append(task)
+    if soon:
+        wake()
+
+
+def wake() -> None:
+    """Let the thread do all tasks now. Neither locks, blocks nor calls the driver."""
+    global _woken
+    if not _woken:
+        _woken = True
+        _wakeups.put(None)
+
+
+def oldest() -> Task | None:
+    """Return the task that has waited longest."""
+    try:
+        return _tasks[0]
+    except IndexError:
+        return None
+
+
+def watch(look: Callable[[], bool]) -> None:
+    """Let the thread call *look* every 50 ms, from `wake_watch` on until it returns False."""
+    _watches.append(look)
+
+
+def wake_watch() -> None:
+    """Let the thread call the functions of `watch` from now on. Never raises."""
+    global _watching, _woken
+    if _watching:
+        return
+    with _lock:
+        _watching = _woken = True
+        _start()
     _wakeups.put(None)
+
+
+def closes(close: Callable[[], None]) -> None:
+    """Let `drain(close=True)` call *close*, which closes what is open only for later use."""
+    _closers.append(close)
 
 
 def pending() -> int:
@@ -68,8 +126,8 @@ def pending() -> int:
     return len(_tasks)
 
 
-def drain(*, wait: bool = True) -> None:
-    """Run all tasks queued so far; without *wait*, only those that can run at once."""
+def drain(*, wait: bool = True, close: bool = False) -> None:
+    """Run all tasks queued so far; without *wait*, only those that can run at once. With *close*, see `closes`."""
     global _expected
     if not _draining.acquire(blocking=wait):
         return
@@ -96,6 +154,8 @@ def drain(*, wait: bool = True) -> None:
                 task.run()
             except Exception as error:  # the other tasks must still run
                 _log.warning("%s: %r", type(task).__name__, error)
+        for function in _closers if close else ():
+            function()
     finally:
         # An interrupted wait loses no task.
         _tasks.extend(left)
@@ -103,7 +163,8 @@ def drain(*, wait: bool = True) -> None:
         with _lock:
             _expected -= done
         _draining.release()
-    _wakeups.put(None)
+    if done or _tasks:
+        _wakeups.put(None)
 
 
 def _wait_for(device: int) -> bool:
@@ -117,20 +178,38 @@ def _wait_for(device: int) -> bool:
 
 
 def _run() -> None:
-    global _thread
+    global _thread, _watching, _woken
     set_thread_name("mp-cuda-cleanup")
     _relax()
+    looked = 0.0
     while True:
         try:
-            _wakeups.get(timeout=RETRY_S if _tasks else None)
+            _wakeups.get(timeout=WATCH_S if _tasks or _watching else None)
         except queue.Empty:
             pass
+        _woken = False  # before it looks: a task that is queued from here on wakes it again
+        is_early = time.monotonic() - looked < WATCH_S
         if _tasks:
             drain()
+            time.sleep(REST_S)
+        if _watching and not is_early:
+            _watching = False  # before it looks, likewise
+            looked = time.monotonic()
+            again = [_looked(look) for look in _watches]
+            if any(again):  # otherwise it may be True again
+                _watching = True
         with _lock:
-            if _expected == 0:
+            if _expected == 0 and not _watching:
                 _thread = None
                 return
+
+
+def _looked(look: Callable[[], bool]) -> bool:
+    try:
+        return look()
+    except Exception as error:  # the thread goes on, and so does this function
+        _log.warning("%s: %r", look.__name__, error)
+        return True
 
 
 def _relax() -> None:
@@ -147,9 +226,10 @@ at_exit.register(at_exit.Step.FINALIZERS)(drain)
 
 @cuda_driver.after_fork
 def _forget() -> None:
-    global _lock, _draining, _wakeups, _thread, _expected
+    global _lock, _draining, _wakeups, _thread, _expected, _woken, _watching
     _lock, _draining = threading.RLock(), threading.RLock()
     _wakeups = queue.SimpleQueue()
     _thread = None
     _expected = 0
+    _woken = _watching = False
     _tasks.clear()

@@ -37,10 +37,15 @@ def byte_range(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) 
     >>> byte_range((3,), (-8,), 8)
     (-16, 8)
     """
-    if 0 in shape:
-        return 0, 0
-    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
+    low, high = 0, itemsize
+    for n, stride in zip(shape, strides, strict=True):
+        if n == 0:
+            return 0, 0
+        if stride < 0:
+            low += (n - 1) * stride
+        else:
+            high += (n - 1) * stride
+    return low, high
 
 
 def runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Iterator[tuple[int, int]]:

@@ -92,13 +92,24 @@ def register(*kinds: str) -> tuple[str, ...]:
             importlib.import_module(adapters.KINDS[kind])
         adapter: Any = adapters.by_kind(kind)
         handles = getattr(adapter, "handles", None)
+        if handles is not None:
+            _replace_default(kind, adapter, handles)
         for type_ in adapter.types():
             before = _reducers().get(type_)
-            if type_ in _before:
+            # A reducer of another package may find ours where its library has its own.
+            if type_ in _before or (handles is not None and getattr(before, "finds_default", False)):
                 continue
             _before[type_] = kind, before
             ForkingPickler.register(type_, reduce_array if handles is None else _either(handles, before))
     return kinds
+
+
+def _replace_default(kind: str, adapter: Any, handles: Callable[[Any], bool]) -> None:
+    """Put our reducer in the place of the library's own in its module."""
+    if kind not in _defaults:
+        module, name = adapter.default_reducer()
+        _defaults[kind] = module, name, getattr(module, name)
+        setattr(module, name, _either(handles, getattr(module, name)))
 
 
 def unregister(*kinds: str) -> None:
@@ -121,9 +132,15 @@ def unregister(*kinds: str) -> None:
                 _reducers().pop(type_, None)
             else:
                 ForkingPickler.register(type_, before)
+    for kind, (module, name, theirs) in list(_defaults.items()):
+        if not kinds or kind in kinds:
+            del _defaults[kind]
+            setattr(module, name, theirs)
 
 
 _before: dict[type, tuple[str, Any]] = {}
+_defaults: dict[str, tuple[Any, str, Any]] = {}
+"""The reducers of libraries that `register` has replaced in their modules too: module, name, reducer."""
 
 
 def _reducers() -> dict[type, Any]:

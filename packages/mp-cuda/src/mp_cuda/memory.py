@@ -6,7 +6,7 @@ from typing import Any
 
 from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DeviceMemoryError, DriverError
-from mp_cuda.exports import ipc_collect
+from mp_cuda.exports import collect_lingering
 
 __all__ = ["Allocation"]
 
@@ -44,8 +44,8 @@ class Allocation:
         finalizer_queue.expect()
 
     def _after_collecting(self, nbytes: int, device: int) -> int:
-        """Allocate again after freeing what other processes have released."""
-        ipc_collect()
+        """Allocate again after freeing what other processes have released, or give back on request."""
+        collect_lingering()
         try:
             return int(cuda_driver.call("cuMemAlloc", nbytes))
         except DriverError as error:

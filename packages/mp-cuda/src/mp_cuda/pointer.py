@@ -1,17 +1,23 @@
-"""Pointers: the allocation that a pointer lies in, how it was made, and why some allocations cannot be shared."""
+"""Pointers: the allocation that a pointer lies in, how it was made, and why some allocations cannot be shared.
+
+What the driver says about an allocation is asked once, and known by the allocation's number afterwards: addresses are
+used again, these numbers are not.
+"""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 from mp_cuda import cuda_driver
 from mp_cuda.errors import DriverError, NotShareableError
 
-__all__ = ["AllocationInfo", "UnknownPointerError", "allocation_of", "reason"]
+__all__ = ["AllocationInfo", "UnknownPointerError", "allocation_of", "known", "reason"]
 
+BUFFER_ID = 7
 _ASKED = {
     "memory_type": 2,
-    "buffer_id": 7,
+    "buffer_id": BUFFER_ID,
     "is_managed": 8,
     "device": 9,
     "legacy": 10,
@@ -19,6 +25,7 @@ _ASKED = {
     "pool": 17,
 }
 HOST = 1
+MOST_KNOWN = 4096
 POSIX_FD = 1
 
 
@@ -43,10 +50,38 @@ class AllocationInfo(NamedTuple):
     host: bool
 
 
+known: dict[int, AllocationInfo] = {}
+"""Allocations by their numbers."""
+
+
 def allocation_of(ptr: int, low: int, high: int) -> AllocationInfo:
     """
     Find the allocation that holds the bytes from *ptr + low* to *ptr + high*. `NotShareableError` if none does.
+
+    A context must be current.
     """
+    allocation = known.get(_buffer_id(ptr + low))
+    if allocation is None or not allocation.base <= ptr + low <= ptr + high <= allocation.base + allocation.nbytes:
+        allocation = _asked(ptr, low, high)
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        known[allocation.buffer_id] = allocation
+    return allocation
+
+
+def _buffer_id(ptr: int) -> int:
+    try:
+        return int(cuda_driver.call("cuPointerGetAttribute", _attribute(BUFFER_ID), ptr))
+    except DriverError:
+        return 0  # the driver does not know the pointer
+
+
+@functools.cache
+def _attribute(number: int) -> Any:
+    return cuda_driver.bindings().CUpointer_attribute(number)
+
+
+def _asked(ptr: int, low: int, high: int) -> AllocationInfo:
     asked = _attributes(ptr + low)
     if not asked["buffer_id"]:
         raise UnknownPointerError(
@@ -80,14 +115,9 @@ def allocation_of(ptr: int, low: int, high: int) -> AllocationInfo:
     )
 
 
-_kinds: list[Any] = []
-
-
 def _attributes(ptr: int) -> dict[str, Any]:
-    if not _kinds:
-        kind = cuda_driver.bindings().CUpointer_attribute
-        _kinds[:] = [kind(number) for number in _ASKED.values()]
-    values = cuda_driver.call("cuPointerGetAttributes", len(_kinds), _kinds, ptr)
+    kinds = [_attribute(number) for number in _ASKED.values()]
+    values = cuda_driver.call("cuPointerGetAttributes", len(kinds), kinds, ptr)
     return dict(zip(_ASKED, (int(v) if v is not None else 0 for v in values), strict=True))
 
 
@@ -107,3 +137,8 @@ def reason(allocation: AllocationInfo) -> str:
         "it is a mapping of virtual memory, not made by cudaMalloc, as with torch's expandable segments: set "
         f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, use mp_cuda.empty(), {copy}"
     )
+
+
+@cuda_driver.after_fork
+def _forget() -> None:
+    known.clear()

@@ -2,97 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_cuda import adapters, cuda_driver, finalizer_queue
+from mp_core import pickling
+from mp_core.native import by_value
+from mp_cuda import adapters, finalizer_queue
 from mp_cuda.array import DeviceArray
 from mp_cuda.conversion import as_device_array
-from mp_cuda.errors import StaleHandleError
-from mp_cuda.exports import exports
-from mp_cuda.imports import open_ready, receive, receive_reference
-from mp_cuda.messages import message_of
+from mp_cuda.dtype import packed, unpacked
+from mp_cuda.imports import Delivery, receive_memory, wait_ready
+from mp_cuda.messages import Described, Outgoing, described, outgoing
 from mp_cuda.policy import Fallback
-from mp_cuda.process_identity import me
-from mp_cuda.stream import LEGACY
-from mp_cuda.wire import Message, pack, unpack
+from mp_cuda.stream import stream_number
+from mp_cuda.wire import ALL, VERSION, Memory, Ready
 
 __all__ = ["Shared", "rebuild_array", "reduce_array", "share"]
 
 
 def reduce_array(obj: Any) -> Any:
     """Reduce a device array for one receiver."""
-    kind = adapters.OWN if isinstance(obj, DeviceArray) else adapters.kind_of(obj) or adapters.OWN
-    return rebuild_array, pack(message_of(as_device_array(obj), kind))
+    kind, array, extra, in_use = _taken_apart(obj)
+    if not array.nbytes:
+        return _reduce_empty(kind, array, extra)
+    message, is_alone = outgoing()
+    if not is_alone:
+        return _call(kind, array, extra, described(array, message, in_use))
+    try:
+        call = _call(kind, array, extra, described(array, message, in_use))
+        message.record()
+    except BaseException:
+        message.drop()
+        raise
+    return call
 
 
-def rebuild_array(*packed: Any) -> Any:
+def _taken_apart(obj: Any, stream: Any = None) -> tuple[str, DeviceArray, Any, Callable[[Any], bool] | None]:
+    """Return (its kind, an array of the memory to send, what else its adapter needs, whether its memory is in use)."""
+    kind = None if isinstance(obj, DeviceArray) else adapters.kind_of(obj)
+    if kind is None:
+        return adapters.OWN, as_device_array(obj, stream=stream), None, None
+    adapter = adapters.by_kind(kind)
+    array, extra = adapter.taken_apart(obj)
+    if stream is not None:
+        array = array._replace(stream=stream_number(stream))
+    return kind, array, extra, getattr(adapter, "in_use", None)
+
+
+def _call(kind: str, array: DeviceArray, extra: Any, part: Described) -> Any:
+    leases, memory, ready, number, offset = part
+    lease = leases[0] if len(leases) == 1 else leases
+    return rebuild_array, (VERSION, lease, memory, ready, number, offset, kind, *_layout(array), extra)
+
+
+def _layout(array: DeviceArray) -> tuple[Any, ...]:
+    is_plain = len(array.shape) == 1 and array.strides[0] == array.dtype.itemsize  # what most long messages have
+    return array.shape, None if is_plain else array.strides, packed(array.dtype), array.readonly
+
+
+def _reduce_empty(kind: str, array: DeviceArray, extra: Any) -> Any:
+    # An empty array needs no device.
+    return rebuild_array, (VERSION, (), None, None, 0, 0, kind, *_layout(array), extra)
+
+
+def rebuild_array(*parts: Any) -> Any:
     """
     Rebuild the array of a message: of the kind that was sent if its library can be imported, else a `DeviceArray`.
 
-    Raises `ValueError` if the message is damaged, and what `mp_cuda.imports.receive` raises.
+    Raises `ValueError` if the message is damaged, and what `mp_cuda.imports.receive_memory` raises.
     """
-    message = unpack(packed)
-    array = _array(message)
-    if message.kind == adapters.OWN:
+    try:
+        version, leases, memory, ready, number, offset, kind, shape, strides, dtype, readonly, extra = parts
+        if version != VERSION:
+            raise ValueError(f"version {version} instead of {VERSION}; both processes need the same mp-cuda")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the message of a device array is damaged: {error}") from None
+    if memory is None:
+        array = DeviceArray(0, shape, unpacked(dtype), 0, strides=strides, readonly=readonly)
+    else:
+        owner, base, device = _opened(leases, memory, ready, number)
+        array = DeviceArray(
+            base + offset, shape, unpacked(dtype), device, strides=strides, readonly=readonly, owner=owner
+        )
+    if kind == adapters.OWN:
         return array
     try:
-        return adapters.by_kind(message.kind).rebuild(array)
+        return adapters.by_kind(kind).rebuild(array, extra)
     except ImportError:
         return array
 
 
-def _array(message: Message) -> DeviceArray:
-    shape, dtype, memory = message.shape, message.dtype, message.memory
-    if memory is None:
-        # An empty array needs no device; name the sender's if there is one.
-        device = cuda_driver.ordinal_of(message.device) if message.device else 0
-        return DeviceArray(0, shape, dtype, device, strides=message.strides, readonly=message.readonly)
-    if memory.owner == me():
-        return _own_memory(message)
-    received = receive(message)
-    return DeviceArray(
-        received.mapping.ptr + message.offset,
-        shape,
-        dtype,
-        received.mapping.device,
-        strides=message.strides,
-        readonly=message.readonly,
-        owner=received,
-    )
-
-
-def _own_memory(message: Message) -> DeviceArray:
-    """Rebuild an array in the process that owns its memory. Nothing is opened."""
-    memory, ready = message.memory, message.ready
-    assert memory is not None
-    export = exports.get(memory.serial)
-    # Retain the owner before releasing the reference: the export drops it with the last reference.
-    owner, event = (export.owner, export.event) if export is not None else (None, None)
-    # Also wait for the event first: afterwards it may be recorded again.
-    if event is not None and ready is not None and ready.owner == me():
-        event.wait_on(LEGACY)
-    references = [receive_reference(message.offers)]
-    try:
-        if export is None or owner is None:
-            raise StaleHandleError("this process sent the array of this message and has released it since")
-        if ready is not None and ready.owner != me():
-            references.append(receive_reference(ready.offers))
-            imported = open_ready(export.device, ready)
-            if imported is not None:
-                imported.wait_on(LEGACY)
-    finally:
-        for reference in references:
-            reference.release()
-    return DeviceArray(
-        export.base + message.offset,
-        message.shape,
-        message.dtype,
-        export.device,
-        strides=message.strides,
-        readonly=message.readonly,
-        owner=owner,
-    )
+def _opened(
+    leases: Delivery | tuple[Delivery, ...], memory: Memory, ready: Ready | None, number: int
+) -> tuple[Any, int, int]:
+    """Return what keeps the memory, its address and its device, where the legacy default stream waits for *ready*."""
+    if isinstance(leases, tuple):
+        delivery = leases[0]
+        delivery.also = leases[1:]
+    else:
+        delivery = leases
+    if (sent := delivery.sent) is not None:
+        allocation, _ = sent.allocations[memory.key.buffer_id]
+        if ready is not None:
+            wait_ready(ready, allocation.device)
+        return sent.owners if number == ALL else sent.owners[number], allocation.base, allocation.device
+    received = receive_memory(delivery, memory)
+    if ready is not None:
+        wait_ready(ready, received.mapping.device)
+    return received, received.mapping.ptr, received.mapping.device
 
 
 class Shared:
@@ -108,38 +126,31 @@ class Shared:
     >>> queue.put(shared)                                                        # doctest: +SKIP
     """
 
-    __slots__ = ("__weakref__", "_message", "_pickled")
+    __slots__ = ("__weakref__", "_call", "_message")
 
-    def __init__(self, message: Message) -> None:
-        self._message = message
-        self._pickled = False
+    def __init__(self, call: Any, message: Outgoing | None) -> None:
+        self._call, self._message = call, message
         finalizer_queue.expect()
 
     def __reduce__(self) -> Any:
-        self._pickled = True
-        return rebuild_array, pack(self._message)
+        self._message = None
+        return self._call
 
     def __del__(self, put: Any = finalizer_queue.put) -> None:
         if hasattr(self, "_message"):
-            put(_Revoke(None if self._pickled else self._message))
+            put(_Drop(self._message))
 
 
-class _Revoke:
+class _Drop:
     after_work = False
     device = 0
 
-    def __init__(self, message: Message | None) -> None:
+    def __init__(self, message: Outgoing | None) -> None:
         self.message = message
 
     def run(self) -> None:
-        if self.message is None:
-            return
-        offers = self.message.offers + (self.message.ready.offers if self.message.ready else ())
-        for offer in offers:
-            try:
-                receive_reference((offer,)).release()
-            except StaleHandleError:
-                pass  # revoked already
+        if self.message is not None:
+            self.message.drop()
 
 
 def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallback | None = None) -> Shared:
@@ -176,9 +187,25 @@ def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallbac
     --------
     >>> queue.put(mp_cuda.share(array, stream=stream))                           # doctest: +SKIP
     """
-    kind = adapters.OWN if isinstance(obj, DeviceArray) else adapters.kind_of(obj) or adapters.OWN
-    array = as_device_array(obj, stream=stream)
-    return Shared(message_of(array, kind, receivers=receivers, fallback=fallback))
+    if receivers < 1:
+        raise ValueError(f"a message is for one receiver or more, not {receivers}")
+    kind, array, extra, in_use = _taken_apart(obj, stream)
+    if not array.nbytes:
+        return Shared(_reduce_empty(kind, array, extra), None)
+    message = Outgoing(receivers)
+    try:
+        call = _call(kind, array, extra, described(array, message, in_use, fallback))
+        message.record()
+        return Shared(call, message)
+    except BaseException:
+        message.drop()
+        raise
+
+
+def _reduce_alone(array: DeviceArray) -> Any:
+    """Reduce the only object of a message, which then needs no ForkingPickler; None if it needs one."""
+    return None if by_value() else reduce_array(array)
 
 
 ForkingPickler.register(DeviceArray, reduce_array)
+pickling.use_alone(DeviceArray, _reduce_alone)

@@ -19,9 +19,10 @@ def ipc_stats() -> dict[str, int]:
         Counts, and bytes where the name says so.
 
         - ``live_sends``, ``live_bytes``: messages of this process that others use or may receive, and the bytes of the
-          allocations behind them (an allocation sent twice counts twice)
+          allocations behind them (an allocation sent in two messages counts twice)
         - ``claims``: receivers and messages in flight
-        - ``mappings``: allocations of other processes that are open here
+        - ``mappings``, ``lingering``: allocations of other processes that are open here, and how many of them only for
+          the next message
         - ``imported_events``, ``pool_events``: events of other processes that are open, events made for messages
         - ``pending``: dropped objects that are not closed yet
 
@@ -34,9 +35,10 @@ def ipc_stats() -> dict[str, int]:
     made, imported = ipc_events.counts()
     return {
         "live_sends": len(sent),
-        "live_bytes": sum(export.nbytes for export in sent),
+        "live_bytes": sum(a.nbytes for export in sent for a, _ in list(export.allocations.values())),
         "claims": sum(export.lease.references for export in sent),
         "mappings": len(mappings),
+        "lingering": sum(mapping.lingers is not None for mapping in list(mappings.values())),
         "imported_events": imported,
         "pool_events": made,
         "pending": finalizer_queue.pending(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -42,7 +43,12 @@ def stream_number(stream: Any) -> int:
 
 def as_stream(stream: Any) -> Any:
     """Return *stream* as the bindings' type."""
-    return cuda_driver.bindings().CUstream(stream_number(stream))
+    return _of_number(stream_number(stream))
+
+
+@functools.lru_cache(64)
+def _of_number(number: int) -> Any:
+    return cuda_driver.bindings().CUstream(number)
 
 
 def in_feeder() -> bool:

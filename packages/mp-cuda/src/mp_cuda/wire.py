@@ -1,73 +1,86 @@
-"""Wire format: an array in a message, as tuples of numbers and bytes, about 300 bytes in all."""
+"""Wire format: what a message with arrays is made of, and how each part is pickled.
+
+    rebuild_array (version
+        receive_message (process, serial, offers)              one for each lease: most messages have one
+        received_memory (transport, UUID, process, ...)        one for each allocation
+        Ready (handle, its lease, slot)                        one for each stream that produced something
+        offset, shape, strides, dtype, ...)                    for each array
+
+Each part is an object of its own, which pickle writes once and then names by its number in the memo.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mp_cuda.dtype import DType
 from mp_cuda.process_identity import Process
 
-__all__ = ["Memory", "Message", "Ready", "pack", "unpack"]
+if TYPE_CHECKING:
+    from mp_cuda.imports import Received
 
-VERSION = 2
+__all__ = ["ALL", "VERSION", "Memory", "MemoryKey", "Ready", "joined", "received_memory", "split"]
+
+VERSION = 3
+ALL = -1  # the number of all that the sender keeps
 OFFER = 56  # bytes
 
 
-class Memory(NamedTuple):
+class MemoryKey(NamedTuple):
+    """
+    What tells an allocation from every other.
+
+    The owner belongs to it, because a later process may have its pid and handles; so does the driver's number of the
+    allocation, because a later one may have its address.
+    """
+
+    owner: Process
+    buffer_id: int
+    handle: bytes
+
+
+class Memory:
     """An allocation, and the handle that opens it."""
 
-    transport: str
-    """The name of the module in `transports`."""
-    uuid: bytes
-    owner: Process
-    serial: int
-    """The owner's number of the export."""
-    handle: bytes
-    nbytes: int
-    extra: Any = None
-    """More data for the transport."""
+    __slots__ = ("extra", "key", "nbytes", "received", "transport", "uuid")
+
+    def __init__(self, transport: str, uuid: bytes, key: MemoryKey, nbytes: int, extra: Any = None) -> None:
+        self.transport = transport
+        """The name of the module in `transports`."""
+        self.uuid, self.key, self.nbytes = uuid, key, nbytes
+        self.extra = extra
+        """More data for the transport, for one receiver."""
+        self.received: Received | None = None
+        """At the receiver, while the message is unpickled: what all arrays on it share."""
+
+    def __reduce__(self) -> Any:
+        owner, buffer_id, handle = self.key
+        return received_memory, (self.transport, self.uuid, *owner, buffer_id, handle, self.nbytes, self.extra)
 
 
-class Ready(NamedTuple):
-    """The event after which the bytes may be read; *owner* need not be the owner of the memory."""
-
-    handle: bytes
-    owner: Process
-    offers: tuple[bytes, ...] = ()
-    """In-flight references to the event alone, if another process owns the memory."""
+def received_memory(
+    transport: str, uuid: bytes, pid: int, nonce: bytes, buffer_id: int, handle: bytes, nbytes: int, extra: Any
+) -> Memory:
+    """Rebuild the description of an allocation."""
+    return Memory(transport, uuid, MemoryKey(Process(pid, nonce), buffer_id, handle), nbytes, extra)
 
 
-class Message(NamedTuple):
-    """An array in a message. It is empty if *memory* is None."""
+class Ready:
+    """The event after which the bytes of a message may be read."""
 
-    kind: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType
-    readonly: bool
-    device: bytes
-    offset: int = 0
-    memory: Memory | None = None
-    offers: tuple[bytes, ...] = ()
-    """One in-flight lease reference for each receiver."""
-    ready: Ready | None = None
+    __slots__ = ("handle", "home", "slot")
 
+    def __init__(self, handle: bytes, home: Any, slot: int) -> None:
+        self.handle = handle
+        self.home = home
+        """The lease that keeps the event; its owner is the event's."""
+        self.slot = slot
+        """The byte of the lease's memory that the receiver clears when its streams wait for the event."""
 
-def pack(message: Message) -> tuple[Any, ...]:
-    """Turn *message* into plain tuples, which pickle without the names of our classes."""
-    memory, ready = message.memory, message.ready
-    return (
-        VERSION,
-        *message[:3],
-        tuple(message.dtype),
-        *message[4:7],
-        memory and (*memory[:2], tuple(memory.owner), *memory[3:]),
-        _joined(message.offers),
-        ready and (ready.handle, tuple(ready.owner), _joined(ready.offers)),
-    )
+    def __reduce__(self) -> Any:
+        return Ready, (self.handle, self.home, self.slot)
 
 
-def _joined(offers: tuple[bytes, ...]) -> bytes:
+def joined(offers: tuple[bytes, ...]) -> bytes:
     """
     Join the offers into one bytes object. mp_core recognises a single offer in a message and discards it if receiving
     fails; it must not discard several, because other receivers may still need theirs.
@@ -75,27 +88,6 @@ def _joined(offers: tuple[bytes, ...]) -> bytes:
     return b"".join(offers)
 
 
-def _split(joined: bytes) -> tuple[bytes, ...]:
-    return tuple(joined[at : at + OFFER] for at in range(0, len(joined), OFFER))
-
-
-def unpack(packed: tuple[Any, ...]) -> Message:
-    """Turn the tuples back into a message. `ValueError` if they are damaged or of another version."""
-    try:
-        version, kind, shape, strides, dtype, readonly, device, offset, memory, offers, ready = packed
-        if version != VERSION:
-            raise ValueError(f"version {version} instead of {VERSION}; both processes need the same mp-cuda")
-        return Message(
-            kind,
-            tuple(shape),
-            tuple(strides),
-            DType(*dtype),
-            readonly,
-            device,
-            offset,
-            memory and Memory(memory[0], memory[1], Process(*memory[2]), *memory[3:]),
-            _split(offers),
-            ready and Ready(ready[0], Process(*ready[1]), _split(ready[2])),
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the message of a device array is damaged: {error}") from None
+def split(offers: bytes) -> tuple[bytes, ...]:
+    """Undo `joined`."""
+    return (offers,) if len(offers) == OFFER else tuple(offers[at : at + OFFER] for at in range(0, len(offers), OFFER))

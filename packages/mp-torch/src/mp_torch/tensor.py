@@ -95,4 +95,5 @@ def rebuild_tensor(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
+reduce_tensor.finds_default = True  # type: ignore[attr-defined]  # torch's, in torch's module
 rebuild_tensor.__module__ = rebuild_whole.__module__ = "mp_torch"

@@ -25,8 +25,10 @@ __all__ = [
     "by_value",
     "discard_unread",
     "in_message",
+    "lasting_handle",
     "load_beside",
     "loads",
+    "message_part",
     "pickled",
     "pickled_by_value",
     "rebuild_block",
@@ -45,11 +47,12 @@ __all__ = [
 class _Entry:
     """A message that is being pickled."""
 
-    __slots__ = ("adopts", "by_value", "handles")
+    __slots__ = ("adopts", "by_value", "handles", "is_sending", "parts")
 
-    def __init__(self, by_value: bool, adopts: bool) -> None:
-        self.by_value, self.adopts = by_value, adopts
+    def __init__(self, by_value: bool, adopts: bool, is_sending: bool = False) -> None:
+        self.by_value, self.adopts, self.is_sending = by_value, adopts, is_sending
         self.handles: list[bytes] = []
+        self.parts: dict[Any, Any] = {}
 
 
 class _Thread(threading.local):
@@ -105,9 +108,22 @@ def _call(entry: _Entry, function: Callable[..., Any], args: tuple[Any, ...]) ->
     depth = len(_thread.pickling)
     try:
         _thread.pickling.append(entry)
-        return function(*args)
+        result = function(*args)
     finally:
         del _thread.pickling[depth:]
+    for part in list(entry.parts.values()):
+        part.finish()
+    return result
+
+
+def message_part(kind: Callable[[], Any]) -> Any:
+    """Return `kind()`, one for the message of this thread, whose `finish()` is called when that has been pickled."""
+    if not _thread.pickling or _thread.pickling[-1].is_sending:
+        return None
+    parts = _thread.pickling[-1].parts
+    if kind not in parts:
+        parts[kind] = kind()
+    return parts[kind]
 
 
 def in_message(function: Callable[..., Any], *args: Any) -> Any:
@@ -143,7 +159,7 @@ def _pickled(entry: _Entry, function: Callable[..., Any], args: tuple[Any, ...])
 
 def sent(goes_by_value: bool, function: Callable[..., Any], *args: Any) -> Any:
     """Call *function*, which pickles and sends a message; discard its references if nobody can have received it."""
-    entry = _Entry(goes_by_value or by_value(), True)
+    entry = _Entry(goes_by_value or by_value(), True, is_sending=True)
     try:
         return _call(entry, function, args)
     except (BrokenPipeError, ConnectionResetError):
@@ -192,6 +208,11 @@ def reduce_block(block: Any) -> tuple[Any, tuple[bytes]]:
 def reduce_copy(block: Any) -> tuple[Any, tuple[bytes]]:
     """Reduce a block that was made for one receiver."""
     return rebuild_copy, (_handle_of(block, True),)
+
+
+def lasting_handle(block: Any) -> bytes:
+    """Make an in-flight reference that does not expire; none does here."""
+    return _handle_of(block, False)
 
 
 def tracked_copy(data: Any, nbytes: int) -> bytes | int:

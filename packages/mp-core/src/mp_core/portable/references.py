@@ -136,6 +136,13 @@ class Buffer:
             hold.segment.drop_dead()
             return sum(cell == hold.cell for _, cell, _ in hold.segment.entries()) - 1
 
+    def _sign(self) -> None:
+        """Do nothing: the segment of a block names its owner."""
+
+    def _signer_lives(self) -> bool:
+        """Tell whether the process that made the block lives."""
+        return self._allocated().segment.owner_lives()
+
     def _revoke(self) -> None:
         """Revoke the block's messages that are in flight."""
         hold = self._allocated()

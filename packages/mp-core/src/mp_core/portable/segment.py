@@ -245,8 +245,11 @@ class Segment:
 
     def is_left_to_its_users(self) -> bool:
         """Return whether the last user has to unlink it: its owner does not keep it, or has gone."""
-        owner = self.words[_OWNER]
-        return not (self.has_flag(KEPT) and owner and (self.is_own or system.is_alive(owner)))
+        return not (self.has_flag(KEPT) and self.words[_OWNER] and self.owner_lives())
+
+    def owner_lives(self) -> bool:
+        """Return whether the process that made the segment lives."""
+        return self.is_own or system.is_alive(self.words[_OWNER])
 
     def unlink_if_unused(self) -> bool:
         """Unlink the segment unless somebody may still receive or send a block of it; return whether it is so."""

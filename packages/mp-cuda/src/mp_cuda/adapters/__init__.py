@@ -26,7 +26,10 @@ class Adapter(Protocol):
     def view(self, obj: Any) -> DeviceArray:
         """View *obj* as a `DeviceArray` that keeps it alive."""
 
-    def rebuild(self, array: DeviceArray) -> Any:
+    def taken_apart(self, obj: Any) -> tuple[DeviceArray, Any]:
+        """Return the memory to send, which need not be all or only that of *obj*, and what else `rebuild` needs."""
+
+    def rebuild(self, array: DeviceArray, extra: Any) -> Any:
         """Make an array of the library on the memory of *array*, and keep *array* alive."""
 
 

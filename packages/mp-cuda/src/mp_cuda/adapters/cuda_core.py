@@ -9,7 +9,7 @@ from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
 from mp_cuda.errors import NotShareableError
 
-__all__ = ["rebuild", "types", "view"]
+__all__ = ["rebuild", "taken_apart", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -24,7 +24,11 @@ def view(obj: Any) -> DeviceArray:
     return DeviceArray(int(obj.handle), (int(obj.size),), dtype_of("|u1"), int(obj.device_id), owner=obj)
 
 
-def rebuild(array: DeviceArray) -> Any:
+def taken_apart(obj: Any) -> tuple[DeviceArray, None]:
+    return view(obj), None
+
+
+def rebuild(array: DeviceArray, extra: None) -> Any:
     from cuda.core import Buffer
 
     return Buffer.from_handle(array.ptr, array.nbytes, owner=array)

@@ -9,7 +9,7 @@ from mp_cuda.array import DeviceArray
 from mp_cuda.layout import byte_range
 from mp_cuda.protocols import by_interface
 
-__all__ = ["rebuild", "types", "view"]
+__all__ = ["rebuild", "taken_apart", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -25,7 +25,11 @@ def view(obj: Any) -> DeviceArray:
     return by_interface(obj, device=int(obj.device.id), stream=stream)
 
 
-def rebuild(array: DeviceArray) -> Any:
+def taken_apart(obj: Any) -> tuple[DeviceArray, None]:
+    return view(obj), None
+
+
+def rebuild(array: DeviceArray, extra: None) -> Any:
     import cupy
 
     low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)

@@ -8,7 +8,7 @@ from typing import Any
 from mp_cuda.array import DeviceArray
 from mp_cuda.protocols import by_interface
 
-__all__ = ["rebuild", "types", "view"]
+__all__ = ["rebuild", "taken_apart", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -30,7 +30,11 @@ class _Unbound:
         return self._array.__cuda_array_interface__ | {"stream": None}
 
 
-def rebuild(array: DeviceArray) -> Any:
+def taken_apart(obj: Any) -> tuple[DeviceArray, None]:
+    return view(obj), None
+
+
+def rebuild(array: DeviceArray, extra: None) -> Any:
     from numba import cuda
 
     as_cuda_array: Any = cuda.as_cuda_array  # numba has few types

@@ -1,42 +1,181 @@
-"""torch: its tensors, only after `register("torch")`, because torch.multiprocessing sends them itself."""
+"""torch: its tensors, only after `register("torch")`, because torch.multiprocessing sends them itself.
+
+Note [Tensors as with torch]
+----------------------------
+What travels is the storage, as an array of bytes, and a description of the tensor on it. So a tensor arrives as torch's
+own reducer sends it: two views of one storage are that again, a Parameter is one, `requires_grad` and the bits for
+conjugation and negation are kept, gradients are not sent. What torch refuses or sends in another way (tensors that are
+not leaves, sparse, nested or quantized ones) is left to its reducer.
+
+Note [One way for a tensor]
+---------------------------
+torch's reducer is replaced in two places: in the table of ForkingPickler, where it is that of a type; and in torch's
+module, where a reducer for the tensors of the host (mp-torch's) finds it for all others.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from mp_cuda import dlpack
 from mp_cuda.array import DeviceArray
+from mp_cuda.dtype import dtype_of
 from mp_cuda.errors import NotShareableError
+from mp_cuda.protocols import by_dlpack
+from mp_cuda.stream import LEGACY
 
-__all__ = ["handles", "rebuild", "types", "view"]
+__all__ = ["default_reducer", "handles", "in_use", "rebuild", "taken_apart", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
-    return (sys.modules["torch"].Tensor,)
+    torch = sys.modules["torch"]
+    return torch.Tensor, torch.nn.Parameter
+
+
+def default_reducer() -> tuple[Any, str]:
+    """Return the module with torch's reducer, and the reducer's name in it."""
+    import torch.multiprocessing.reductions
+
+    return torch.multiprocessing.reductions, "reduce_tensor"
 
 
 def handles(obj: Any) -> bool:
-    """Return whether *obj* is on a CUDA device. Tensors of the host keep their reducer."""
-    return bool(obj.is_cuda)
+    """Return whether *obj* is sent from here: a plain tensor on a CUDA device. All others keep their reducer."""
+    import torch
+
+    return bool(
+        obj.is_cuda
+        and obj.layout is torch.strided
+        and not (obj.is_nested or obj.is_quantized or (obj.requires_grad and not obj.is_leaf))
+    )
 
 
 def view(obj: Any) -> DeviceArray:
+    _refuse_without_leaf(obj)
+    return by_dlpack(obj.detach())._replace(stream=_stream(_index(obj)))
+
+
+def taken_apart(obj: Any) -> tuple[DeviceArray, Any]:
     import torch
 
-    if obj.requires_grad and not obj.is_leaf:
+    _refuse_without_leaf(obj)
+    if obj.requires_grad and obj._backward_hooks:
+        torch.utils.hooks.warn_if_has_hooks(obj)
+    storage = obj.untyped_storage()
+    device = _index(obj)
+    array = DeviceArray(
+        storage.data_ptr(), (storage.nbytes(),), dtype_of("|u1"), device, owner=storage, stream=_stream(device)
+    )
+    return array, description(obj)
+
+
+def _refuse_without_leaf(tensor: Any) -> None:
+    if tensor.requires_grad and not tensor.is_leaf:
         raise NotShareableError("the tensor is not a leaf, and gradients cannot be sent: send tensor.detach()")
-    stream = int(torch.cuda.current_stream(obj.device).cuda_stream) or None
-    # -1: do not wait, because the stream is known
-    capsule = obj.detach().__dlpack__(stream=-1)
-    ptr, shape, strides, dtype, device, readonly, capsule_owner = dlpack.read(capsule)
-    owner = (capsule_owner, obj)
-    return DeviceArray(ptr, shape, dtype, device, strides=strides, readonly=readonly, owner=owner, stream=stream)
 
 
-def rebuild(array: DeviceArray) -> Any:
+def description(tensor: Any) -> tuple[Any, ...]:
+    """Return what there is to a tensor besides its storage."""
     import torch
 
+    flipped = tensor.is_conj(), tensor.is_neg()
+    layout = tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return (*layout, tensor.requires_grad, type(tensor) is torch.nn.Parameter, *flipped, _index(tensor))
+
+
+def in_use(storage: Any) -> bool:
+    """Return whether tensors refer to a storage that exports keep; if torch does not tell, its time is limited."""
+    import torch
+
+    count: Any = getattr(torch._C, "_storage_Use_Count", None)
+    return count is None or count(storage._cdata) > 1  # one is that of the Python object
+
+
+def rebuild(array: DeviceArray, extra: tuple[Any, ...]) -> Any:
+    import torch
+
+    if not array.nbytes:
+        return described(torch.UntypedStorage(0, device=_device(extra[-1])), extra)
+    storage = array._owner if isinstance(array._owner, torch.UntypedStorage) else _storage_over(array)
+    # The legacy default stream waits for the sender's work.
+    array._make_wait(_stream(array.device) or LEGACY)
+    return described(storage, extra)
+
+
+def described(storage: Any, extra: tuple[Any, ...]) -> Any:
+    """Make the tensor of a description on *storage*."""
+    import torch
+
+    dtype, offset, shape, strides, requires_grad, is_parameter, conj, neg, _ = extra
+    tensor: Any = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
+    if conj:
+        tensor = tensor.conj()
+    if neg:
+        tensor = torch._neg_view(tensor)
+    if is_parameter:  # one of integers must be told not to require a gradient
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+_storages: dict[tuple[int, int], Any] = {}
+_limit = 128
+
+
+def _storage_over(array: DeviceArray) -> Any:
+    """Return the storage on the memory of *array*: the one that is known, while it lives."""
+    global _limit
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    key = array.ptr, array.nbytes
+    reference = _storages.get(key)
+    storage: Any = None if reference is None else torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    if storage is None:
+        storage = _bytes_over(array).untyped_storage()
+        _storages[key] = StorageWeakRef(storage)
+        if len(_storages) > _limit:
+            for known, reference in list(_storages.items()):
+                if reference.expired():
+                    del _storages[known]
+            _limit = max(128, 2 * len(_storages))
+    return storage
+
+
+class _Bytes:
+    """The bytes of an array with the CUDA array interface. torch does not take its stream."""
+
+    def __init__(self, array: DeviceArray) -> None:
+        self._array = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape, "typestr": "|u1", "data": (array.ptr, False), "version": 3, "strides": None
+        }  # fmt: skip
+
+
+def _bytes_over(array: DeviceArray) -> Any:
+    """Return a tensor of bytes on the memory of *array*, which it keeps."""
+    import torch
+
+    try:
+        tensor = torch.as_tensor(_Bytes(array), device=_device(array.device))
+        if tensor.data_ptr() == array.ptr:
+            return tensor
+    except (RuntimeError, TypeError):  # without NumPy, torch does not read the interface
+        pass
     with torch.cuda.device(array.device):
-        # from_dlpack passes torch's current stream, which the array makes wait for the sender's work.
-        return torch.from_dlpack(array)
+        return torch.from_dlpack(array)  # slower, and never a copy
+
+
+def _index(tensor: Any) -> int:
+    return int(tensor.device.index)
+
+
+def _device(index: int) -> Any:
+    import torch
+
+    return torch.device("cuda", index)
+
+
+def _stream(device: int) -> int | None:
+    import torch
+
+    return int(torch.cuda.current_stream(device).cuda_stream) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any, Protocol, cast
 
@@ -29,6 +30,7 @@ class Transport(Protocol):
 _NAMES = ("handle", "pool")
 
 
+@functools.cache
 def of(name: str) -> Transport:
     """Return the transport that a message names. `ValueError` if there is none of that name."""
     if name not in _NAMES:
