@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import threading
 from collections.abc import Callable
+from multiprocessing import synchronize
 from typing import Any
 
 import numpy as np
@@ -43,19 +45,18 @@ def nothing(*args: Any, **options: Any) -> None:
     pass
 
 
+def standard_lock() -> Any:
+    """Return a lock that cannot travel in a message."""
+    return synchronize.Lock(ctx=multiprocessing.get_context())
+
+
 CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "args[1].model._lock in the task nothing": (lambda pool: pool.apply(nothing, (1, Sent())), "__getstate__"),
     "kwds['x']['k'][0]._lock in the task": (lambda pool: pool.apply(nothing, (), {"x": {"k": (Model(),)}}), "lock"),
     "item 2.model._lock in the task": (lambda pool: pool.map(nothing, [0, 1, Sent()]), "lock"),
     "item 7.model._lock in the task nothing": (lambda pool: pool.map(nothing, [*range(7), Sent()], 4), "lock"),
-    "item 1 in the task nothing, of type 'Synchronized'": (
-        lambda pool: pool.map(nothing, [0, mp.Value("i")]),
-        "initargs=",
-    ),
-    "item 0 in the task nothing, of type 'SynchronizedArray'": (
-        lambda pool: [*pool.imap(nothing, [mp.Array("i", 3)])],
-        "initargs=",
-    ),
+    "item 1 in the task nothing, of type 'Lock'": (lambda pool: pool.map(nothing, [0, standard_lock()]), "initargs="),
+    "item 0 in the task nothing, of type 'Lock'": (lambda pool: [*pool.imap(nothing, [standard_lock()])], "initargs="),
     "args[0][1]._lock in the task": (lambda pool: pool.apply(nothing, ([np.ones(200_000), Model()],)), "lock"),
 }
 

@@ -16,6 +16,7 @@ import pool_tasks as tasks
 import pytest
 
 import mp_all as mp
+from mp_pool._mappers import map_chunk, starmap_chunk
 from mp_pool.task import Task, deliver_all
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
@@ -338,4 +339,7 @@ def test_an_error_says_in_which_call_it_was_raised(ctx: BaseContext) -> None:
         assert note_of(lambda: [*executor.map(partial, range(20), chunksize=4)]).startswith("in fail_on(5), item 5, ")
         assert note_of(lambda: executor.submit(fail_on, 2, number=2).result()).startswith("in fail_on(2, number=2), w")
         assert note_of(lambda: pool.apply(refuse)) == "none"
+        # A chunk that is none, as a program may give that calls the mapper itself.
+        assert note_of(lambda: pool.apply(starmap_chunk, ((abs, [1, 2]),))).startswith("in abs(1), item 0, worker")
+        assert note_of(lambda: pool.apply(map_chunk, (5,))) == "none"
         assert note_of(lambda: pool.apply(os._exit, (3,))).startswith(f"in _exit(3), worker {pid}")

@@ -103,7 +103,7 @@ def test_a_negative_limit_is_a_value_error_with_the_number(limit: int, nbytes: i
     assert mp.get_inline_limit() == limit
 
 
-@pytest.mark.parametrize("nbytes", [1.5, "1000", None])
+@pytest.mark.parametrize("nbytes", [1.5, b"1000", None])
 def test_a_limit_that_is_not_an_integer_is_a_type_error(limit: int, nbytes: object) -> None:
     with pytest.raises(TypeError):
         mp.set_inline_limit(nbytes)
@@ -113,9 +113,10 @@ def test_a_limit_that_is_not_an_integer_is_a_type_error(limit: int, nbytes: obje
 def test_the_environment_sets_the_initial_value() -> None:
     program = "import mp_all; print(mp_all.get_inline_limit())"
     assert succeeded(run_python("-c", program, MP_INLINE_BYTES="12345")) == "12345\n"
+    assert succeeded(run_python("-c", program, MP_INLINE_BYTES="4 KiB")) == "4096\n"
 
 
-@pytest.mark.parametrize("text", ["-1", "many", "1.5"])
+@pytest.mark.parametrize("text", ["-1", "many", "1,5"])
 def test_a_wrong_environment_is_an_error_that_names_variable_and_value(text: str) -> None:
     done = run_python("-c", "import mp_all", MP_INLINE_BYTES=text)
     assert done.returncode == 1

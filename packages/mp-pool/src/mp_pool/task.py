@@ -297,22 +297,26 @@ def is_of_many(task: Task) -> bool:
 
 def note_task(error: BaseException, task: Task, pid: int) -> None:
     """
-    Add to the exception of *task* which task it was, in which worker, and what it was called with.
+    Add to the exception of *task* which call it was, for which item, and in which worker.
     """
+    try:
+        error.add_note(f"in {_call_of(error, task)}, worker {pid}")
+    except Exception:
+        pass  # it takes no notes, or the call is like no other: the scheduler goes on
+
+
+def _call_of(error: BaseException, task: Task) -> str:
     args, index, place = task.args, task.position, task_messages.place_of(error)
     if args and task_messages.is_mapper(task.function):
-        items = args[0][1]
+        item = args[0][1][place]
         index += place
-        args = tuple(items[place]) if task.function is task_messages.starmap_chunk else (items[place],)
-    given = ", ".join(
-        [*map(_described, args), *(f"{key}={_described(each)}" for key, each in (task.kwds or {}).items())]
-    )
+        is_spread = task.function is task_messages.starmap_chunk and isinstance(item, tuple | list)
+        args = tuple(item) if is_spread else (item,)
+    named = (f"{key}={_described(each)}" for key, each in (task.kwds or {}).items())
+    given = ", ".join([*map(_described, args), *named])
     given = given if len(given) <= DESCRIBED else given[: DESCRIBED - 1] + "…"
-    try:
-        item = f", item {index}" if index or task_messages.is_mapper(task.function) or is_of_many(task) else ""
-        error.add_note(f"in {name_of(task)}({given}){item}, worker {pid}")
-    except Exception:
-        pass  # it takes no notes
+    is_item = index or task_messages.is_mapper(task.function) or is_of_many(task)
+    return f"{name_of(task)}({given})" + (f", item {index}" if is_item else "")
 
 
 DESCRIBED = 80  # characters
