@@ -19,6 +19,9 @@ __all__ = ["SharedFunction", "is_name", "pickled"]
 class SharedFunction:
     """A function that goes to each node once. When no task has it any more, the nodes forget it."""
 
+    # Of those of a pool on this machine: a node's pool has them of its own.
+    kept, reference = False, None
+
     def __init__(self, number: int, function: Packed) -> None:
         self.number = number
         self.function = function
