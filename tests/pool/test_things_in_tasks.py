@@ -6,8 +6,10 @@ import functools
 import os
 import pickle
 import signal
+import sys
 from multiprocessing import resource_sharer
 from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
+from mp_pool._release import release
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 QUEUES = ["Queue", "SimpleQueue", "JoinableQueue"]
@@ -175,6 +178,27 @@ def test_what_a_killed_worker_did_not_receive_is_closed(kind: str, ctx: BaseCont
         assert queue.get() == 1
     queue.close()
     queue.join_thread()
+
+
+def test_the_release_of_a_queue_closes_what_was_not_received_and_asks_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: errors.append(error))  # the thread that sends descriptors
+    queue, before = mp.SimpleQueue(), len(resource_sharer._resource_sharer._cache)
+    for is_received in (False, True):
+        data = bytes(ForkingPickler.dumps(queue))
+        assert len(resource_sharer._resource_sharer._cache) == before + 4
+        if is_received:
+            other = ForkingPickler.loads(data)
+            other.put("through")
+            assert queue.get() == "through"
+            other.close()
+        release(data)
+        assert until(lambda: len(resource_sharer._resource_sharer._cache) == before, tasks.PATIENCE)
+    assert ForkingPickler.loads(ForkingPickler.dumps(queue)).empty()  # that thread has served all before
+    assert not errors
+    queue.close()
 
 
 def test_what_cannot_travel_is_the_standard_error() -> None:

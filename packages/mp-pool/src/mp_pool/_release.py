@@ -72,9 +72,12 @@ class _Duplicate(DupFd):
         self.__dict__.update(state)
         self.found.append(self)
 
+    def detach(self) -> int:
+        """Raise `OSError`: to receive it here, too late, would print an error of the thread that sends it."""
+        raise OSError("nobody receives this descriptor")
+
     def drop(self) -> None:
         """Close the descriptor unless it has been received."""
-        # To receive it here, too late, would print an error of the thread that sends it.
         waiting: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
         address, key = vars(self)["_id"]
         with waiting._lock:
