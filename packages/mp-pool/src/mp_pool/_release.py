@@ -51,6 +51,8 @@ class _Resources(Outline):
         if (module, name) == (DupFd.__module__, DupFd.__name__):
             # The object that would take the descriptor may be the user's.
             return type("_Duplicate", (_Duplicate,), {"found": self.duplicates})
+        if module == "mp_core._channel_queues":
+            return Blank  # what a queue has is in its two ends
         if (module, name) == ("mp_core.pickling", "load_with"):
             return lambda data, places: release(data)
         if (module, name) == ("mp_core.pickling", "load_divided"):
