@@ -51,8 +51,6 @@ class _Resources(Outline):
         if (module, name) == (DupFd.__module__, DupFd.__name__):
             # The object that would take the descriptor may be the user's.
             return type("_Duplicate", (_Duplicate,), {"found": self.duplicates})
-        if module == "mp_core._channel_queues":
-            return Blank  # what a queue has is in its two ends
         if (module, name) == ("mp_core.pickling", "load_with"):
             return lambda data, places: release(data)
         if (module, name) == ("mp_core.pickling", "load_divided"):
@@ -61,7 +59,10 @@ class _Resources(Outline):
             return _release_beside
         if (module, name) == ("numpy", "dtype") or module in _DESCRIPTORS or module.partition(".")[0] in _OURS:
             found = super(Outline, self).find_class(module, name)
-            return found if isinstance(found, type) else _Attempt(found)
+            if not isinstance(found, type):
+                return _Attempt(found)
+            # What a queue has is in its two ends.
+            return Blank if any(base.__module__ == "multiprocessing.queues" for base in found.__mro__) else found
         return Blank
 
 
