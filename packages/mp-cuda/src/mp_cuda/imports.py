@@ -319,7 +319,7 @@ def receive_memory(delivery: Delivery, memory: Memory) -> Received:
 
     Raises `ProducerGoneError`, `DeviceNotVisibleError`, or `DriverError` if the driver refuses.
     """
-    received = memory.received
+    received: Received | None = memory.received
     if received is not None and received.delivery is delivery:
         return received
     device = NO_DEVICE

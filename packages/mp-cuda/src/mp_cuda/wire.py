@@ -11,12 +11,9 @@ Each part is an object of its own, which pickle writes once and then names by it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mp_cuda.process_identity import Process
-
-if TYPE_CHECKING:
-    from mp_cuda.imports import Received
 
 __all__ = ["ALL", "VERSION", "Memory", "MemoryKey", "Ready", "joined", "received_memory", "split"]
 
@@ -49,8 +46,8 @@ class Memory:
         self.uuid, self.key, self.nbytes = uuid, key, nbytes
         self.extra = extra
         """More data for the transport, for one receiver."""
-        self.received: Received | None = None
-        """At the receiver, while the message is unpickled: what all arrays on it share."""
+        self.received: Any = None
+        """At the receiver, while the message is unpickled: what all arrays on it share, a `Received` of `imports`."""
 
     def __reduce__(self) -> Any:
         owner, buffer_id, handle = self.key
