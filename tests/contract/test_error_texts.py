@@ -178,5 +178,7 @@ def test_a_variable_that_is_nearly_one_of_ours_is_named() -> None:
     assert done.returncode == 0
     assert "MP_INLINE_BYTE in the environment is not read: did you mean MP_INLINE_BYTES?" in done.stderr
     assert "MP_ROLE" not in done.stderr
+    code = "import mp_all; print(mp_all.get_context('spawn').Pool(1).apply(mp_all.shared.ones, (3,)))"
+    assert run_python("-c", code, **{**UNSET, "MP_INLINE_BYTE": "1"}).stderr.count("did you mean") == 1
     said = succeeded(run_python("-W", "ignore", "-m", "mp_all", **{**UNSET, "MP_INLINE_BYTE": "1", "MP_ROLE": "x"}))
     assert "MP_INLINE_BYTE (did you mean MP_INLINE_BYTES?), MP_ROLE" in said

@@ -235,7 +235,10 @@ def check() -> None:
         if meant:
             import warnings
 
-            warnings.warn(f"{name} in the environment is not read: did you mean {meant}?", stacklevel=2)
+            from mp_core.main_module import is_inheriting
+
+            if not is_inheriting():  # the parent of a child has warned
+                warnings.warn(f"{name} in the environment is not read: did you mean {meant}?", stacklevel=2)
 
 
 def unknown() -> list[tuple[str, str]]:
