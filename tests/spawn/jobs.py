@@ -102,6 +102,26 @@ def take_defaults() -> None:
 
 
 @contextmanager
+def running_command(*arguments: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """
+    Run ``python -m mp_spawn`` in a session of its own; kill it at the end of the block.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", "mp_spawn", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=take_defaults,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
 def running(
     folder: Path,
     how: str,

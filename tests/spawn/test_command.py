@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from descendants import Watched
-from jobs import take_defaults
+from jobs import running_command
 
 SCRIPT = """
     import os, signal, sys, time
@@ -64,23 +62,6 @@ def command(*arguments: str, cwd: str | None = None, **environment: str) -> subp
         text=True,
         timeout=60,
     )
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "mp_spawn", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=take_defaults,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def pids_of(process: subprocess.Popen[str], count: int) -> list[int]:
@@ -142,7 +123,7 @@ def test_a_failure_prints_a_row_for_each_rank(script: str, rich: bool, tmp_path:
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_are_forwarded(script: str, signum: signal.Signals, start_method: str) -> None:
-    with running("-n", "2", "--start-method", start_method, script, "wait") as process:
+    with running_command("-n", "2", "--start-method", start_method, script, "wait") as process:
         pids = pids_of(process, 2)
         process.send_signal(signum)
         _, err = process.communicate(timeout=30)
@@ -154,7 +135,7 @@ def test_signals_are_forwarded(script: str, signum: signal.Signals, start_method
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT])
 def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: signal.Signals, start_method: str) -> None:
-    with running("-n", "2", "--start-method", start_method, script, "count") as process:
+    with running_command("-n", "2", "--start-method", start_method, script, "count") as process:
         pids = pids_of(process, 2)
         for _ in range(2):  # the second signal is forwarded, too
             process.send_signal(signum)
@@ -167,7 +148,7 @@ def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: sig
 
 
 def test_ranks_with_a_signal_handler_have_time_for_it(script: str, start_method: str) -> None:
-    with running("-n", "3", "--start-method", start_method, script, "tidy") as process:
+    with running_command("-n", "3", "--start-method", start_method, script, "tidy") as process:
         pids_of(process, 3)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
@@ -175,7 +156,7 @@ def test_ranks_with_a_signal_handler_have_time_for_it(script: str, start_method:
 
 
 def test_ranks_end_with_the_command(script: str) -> None:
-    with running("-n", "3", script, "wait") as process:
+    with running_command("-n", "3", script, "wait") as process:
         trio = Watched(pids_of(process, 3))
         process.kill()
         assert trio.wait(2) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from jobs import take_defaults
+from jobs import running_command
 
 from mp_spawn.command_line import parsed
 
@@ -64,19 +63,9 @@ class Job:
 @contextmanager
 def job(folder: Path, options: list[str], *arguments: str) -> Iterator[Job]:
     (folder / "saves.py").write_text(textwrap.dedent(SAVES))
-    with subprocess.Popen(
-        [sys.executable, "-m", "mp_spawn", "-n", "2", *options, str(folder / "saves.py"), str(folder), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=take_defaults,
-    ) as process:
-        try:
-            yield Job(folder, process)
-        finally:
-            process.kill()
+    command = ["-n", "2", *options, str(folder / "saves.py"), str(folder), *arguments]
+    with running_command(*command, stdout=subprocess.DEVNULL) as process:
+        yield Job(folder, process)
 
 
 NODES = ["--engine", "local", "--nnodes", "2"]

@@ -18,9 +18,10 @@
  * the size. A message of more than MPSHM__LARGE bytes is one FIRST record with its size, and MORE
  * records with its bytes, which pass through the ring one after the other. An ABORTED record ends a
  * message whose writer gave up or died. `carries` is 1 if there are handles of blocks in the
- * message: its reader notes them before it moves head (reference/handle_log.c). `number` is the count of
- * the messages that were begun before the record, modulo 2^16, of which a ring has room for half:
- * what the ring has sent, less the number of its oldest record, is how many messages lie in it.
+ * message: its reader notes them before it moves head (reference/handle_log.c). `number` is the
+ * count of the messages that were begun before the record, modulo 2^16, of which a ring has room
+ * for half: what the ring has sent, less the number of its oldest record, is how many messages lie
+ * in it.
  *
  * Note [A death at each step]
  *   A writer works under write_lock and a reader under read_lock. Both are robust mutexes: the

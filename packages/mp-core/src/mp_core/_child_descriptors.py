@@ -17,7 +17,7 @@ it receives them, would leave for good. So they travel in the ring of a pipe, of
 
     the start fails                      the parent closes the last reading end, which frees what nobody has read
     the child dies before it has read    the parent sees its end, and closes the writing end, which does the same
-    the child dies after it has read     the reaper frees what it has not received (libshm's reference/taken.c)
+    the child dies after it has read     the reaper frees what it has not received (libshm's handle_log.c)
 
 The parent keeps the writing end until it sees that the ring is empty or that the child has ended. The start waits for a
 child with more than 64 KiB of arguments, as in multiprocessing. Without a ring, for want of descriptors, the parent

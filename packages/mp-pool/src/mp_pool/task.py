@@ -24,6 +24,7 @@ from mp_core.handler_errors import is_of_handler
 from mp_core.native import is_small, plain_data
 from mp_pool import task_messages
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
+from mp_pool._mappers import starmap_chunk
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ def _call_of(error: BaseException, task: Task) -> str:
     if args and task_messages.is_mapper(task.function):
         item = args[0][1][place]
         index += place
-        is_spread = task.function is task_messages.starmap_chunk and isinstance(item, tuple | list)
+        is_spread = task.function is starmap_chunk and isinstance(item, tuple | list)
         args = tuple(item) if is_spread else (item,)
     named = (f"{key}={_described(each)}" for key, each in (task.kwds or {}).items())
     given = ", ".join([*map(_described, args), *named])

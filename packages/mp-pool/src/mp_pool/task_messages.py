@@ -52,7 +52,6 @@ __all__ = [
     "name_of",
     "outcome",
     "place_of",
-    "starmap_chunk",
     "unpacked",
 ]
 
