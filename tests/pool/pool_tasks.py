@@ -69,6 +69,23 @@ def either(kind: str, ctx: BaseContext, size: int = 2, **options: Any) -> Iterat
             made.pool.shutdown()
 
 
+def viewed(either: Either, **options: Any) -> Either:
+    """Return the same workers with other options for the tasks."""
+    view = object.__new__(Either)
+    view.pool = either.pool.options(**options)
+    return view
+
+
+class Bound:
+    """A function of one argument, with others that follow it."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.function, self.args = function, args
+
+    def __call__(self, item: Any) -> Any:
+        return self.function(item, *self.args)
+
+
 def outcome(wait: Callable[[], Any]) -> Any:
     """Return the result or the exception."""
     try:

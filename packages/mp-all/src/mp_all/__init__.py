@@ -81,7 +81,7 @@ _NAMES = {
 _NAMES_ON_LINUX = {
     "mp_all._dask": "dask_options",
     "mp_all._joblib_install": "joblib_install",
-    "mp_pool": "Pool ProcessPoolExecutor TaskTimeoutError WorkerLostError worker_index",
+    "mp_pool": "Pool ProcessPoolExecutor TaskMemoryError TaskTimeoutError WorkerLostError worker_index",
 }
 _is_linux = _machine.system() == "linux"
 _MODULES = {

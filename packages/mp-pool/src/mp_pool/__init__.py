@@ -4,6 +4,7 @@ mp_pool.Pool                 multiprocessing.Pool; when a worker dies, only the 
 mp_pool.ProcessPoolExecutor  concurrent.futures.ProcessPoolExecutor; likewise
 mp_pool.WorkerLostError      the exception of that task
 mp_pool.TaskTimeoutError     the exception of a task that took longer than timeout=
+mp_pool.TaskMemoryError      the exception of a task that used more memory than memory_limit=
 mp_pool.worker_index         the number of the worker that runs a task
 """
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from mp_core import __version__ as __version__
     from mp_pool._own_index import worker_index
-    from mp_pool.errors import TaskTimeoutError, WorkerLostError
+    from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
     from mp_pool.executor import ProcessPoolExecutor
     from mp_pool.pool import Pool
 
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 _MODULES = {
     "Pool": "pool",
     "ProcessPoolExecutor": "executor",
+    "TaskMemoryError": "errors",
     "TaskTimeoutError": "errors",
     "WorkerLostError": "errors",
     "worker_index": "_own_index",
 }
 
-__all__ = ["Pool", "ProcessPoolExecutor", "TaskTimeoutError", "WorkerLostError", "worker_index"]
+__all__ = ["Pool", "ProcessPoolExecutor", "TaskMemoryError", "TaskTimeoutError", "WorkerLostError", "worker_index"]
 
 
 if not TYPE_CHECKING:  # with this, a type checker would accept any name

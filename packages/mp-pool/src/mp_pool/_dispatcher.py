@@ -21,6 +21,7 @@ A task that was sent and is in the queue all the same, because of a handler that
 
 from __future__ import annotations
 
+import signal
 import time
 from _thread import allocate_lock, start_new_thread
 from collections import deque
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from mp_core.death_pipe import DeathPipe
 
-__all__ = ["LONG_TASK", "Dispatcher"]
+__all__ = ["LONG_TASK", "Dispatcher", "cancelled"]
 
 LONG_TASK = 0.1  # seconds
 SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
@@ -51,6 +52,26 @@ AHEAD = 0.01  # seconds of work that a worker may have in its line
 TINY = 0.00025  # seconds: shorter tasks go in batches
 FEW = 4  # tasks: fewer go one by one
 NAPS = (0.0001, 0.001)  # seconds
+
+
+class Nobody:
+    """Has the cancelled tasks that are in the queue yet: they are skipped."""
+
+    pace = None
+
+    def has_begun(self, task: Task) -> bool:
+        """Return True: nobody waits for a result of *task*."""
+        return True
+
+
+NOBODY = Nobody()
+
+
+def cancelled() -> Exception:
+    """Return the exception of a cancelled task."""
+    from concurrent.futures import CancelledError
+
+    return CancelledError("the task was cancelled")
 
 
 class Dispatcher:
@@ -63,7 +84,6 @@ class Dispatcher:
         make: Callable[..., Any],
         settings: Settings,
         initializer: SharedFunction | None,
-        timeout: float | None,
         definitions: Definitions,
     ) -> None:
         self.definitions = definitions
@@ -76,7 +96,6 @@ class Dispatcher:
         self.failed: list[Delivery] = []  # they never reached a worker
         self.news = False  # the scheduler's thread has something to look at
         self.changed = True  # it has other descriptors to look at
-        self.timeout = timeout
         self.forgotten: deque[int] = deque()  # the numbers of functions that no more tasks call; any thread adds
         self._make = make
         self._settings, self._initializer = settings, initializer
@@ -104,8 +123,6 @@ class Dispatcher:
         taken = {worker.index for worker in self.workers}
         index = next(number for number in range(len(taken) + 1) if number not in taken)
         worker, gone = Worker(self._settings, index), allocate_lock()
-        if self.timeout is not None:
-            worker.window = 1  # the time of a task begins when it is sent
         gone.acquire()
         try:
             worker.start(self._make, self._settings, self._initializer, self.death, zygote)
@@ -161,7 +178,7 @@ class Dispatcher:
                 break
         else:
             worker = next(iter(self.free))
-            if self.timeout is not None or worker.pace is None or worker.pace < TINY:
+            if worker.pace is None or worker.pace < TINY:
                 return False
         if not task.begin_at_once():
             return False
@@ -174,7 +191,7 @@ class Dispatcher:
             if is_of_handler(error):
                 raise
             return False  # the thread finds out again
-        beside = bool(worker.tasks) or self.timeout is not None
+        beside = bool(worker.tasks) or task.options.is_watched
         if not worker.send_at_once(task):
             return False
         if queue and queue[0] is task:
@@ -211,14 +228,14 @@ class Dispatcher:
         """
         Give *worker* the next task, or the next tiny ones; return False if there is none, or no room for it.
         """
-        if worker.pace is not None and worker.pace < TINY and self.timeout is None:
+        if worker.pace is not None and worker.pace < TINY:
             return self._hand_batch(worker)
         task = self._next()
         while task is not None and not self._is_pickled(task):
             task = self._next()
         if task is None:
             return False
-        if worker.tasks or self.timeout is not None:
+        if worker.tasks or task.options.is_watched:
             self.news = True
         return self._send(worker, task)
 
@@ -337,6 +354,53 @@ class Dispatcher:
             if worker.tasks and worker.most > 1:  # the one task of a worker without a ring stays there
                 self.recall(worker)
 
+    def kill_for(self, worker: Worker, task: Task, error: Exception) -> None:
+        """
+        Kill *worker*, so that *task* fails with *error*, unless its result is there already. What the worker has not
+        begun goes to others first; *task* as well, if it is stopped and has not begun that.
+        """
+        if worker.most > 1:
+            self.recall(worker)
+        # Now the last one is the one that it runs: those before have answers that nobody has read.
+        if worker.tasks and next(reversed(worker.tasks.values())) is not task:
+            return
+        worker.killed_for, worker.left = (task, error), 0
+        self.free.pop(worker, None)
+        worker.signal(signal.SIGKILL)
+
+    def cancel(self, sink: Any, running: bool) -> bool:
+        """
+        Drop the tasks of *sink* that no worker has begun, and, with *running*, kill the workers of the others; return
+        whether one of them goes on.
+        """
+        self.recall_all()
+        only = getattr(sink, "task", None)
+        queued: Any = list(self.queue) if only is None else [only]
+        if isinstance(sink, Task):
+            queued = []  # its `begin` finds out
+        for work in queued:
+            if work.sink is not sink:
+                continue
+            if isinstance(work, TaskSource):
+                work.over(())
+            elif work.worker is None:
+                work.drop()
+                work.worker = NOBODY
+                if work.feeder is not None:
+                    work.begin()  # the feeder may wait for the room
+        goes_on = False
+        for worker in self.workers:
+            for number, last in list(worker.tasks.items())[-1:]:  # the one that it runs, see `kill_for`
+                if (last.sink if isinstance(last, Task) else last[0]) is not sink:
+                    continue
+                if not running:
+                    goes_on = True
+                elif worker.killed_for is None:
+                    task = worker.tasks[number] = as_task(last)
+                    task.retries = 0
+                    self.kill_for(worker, task, cancelled())
+        return goes_on
+
     def _has_returned(self, worker: Worker, back: list[Task | Item]) -> None:
         self.requeue(back)
         if not worker.tasks:
@@ -401,7 +465,7 @@ class Dispatcher:
         worker.since = now
         worker.recalled = False
         worker.ran_dry = worker.has_begun_all()
-        if self.timeout is not None or worker.pace > LONG_TASK / 2:
+        if worker.pace > LONG_TASK / 2:
             worker.window = 1
         else:
             worker.window = min(worker.most, int(AHEAD / worker.pace) + 2)

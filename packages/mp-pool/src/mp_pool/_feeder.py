@@ -25,6 +25,7 @@ HEAVY = 32
 class Feeder(threading.Thread):
     """
     Submits a task for each of *items*, as many as the queue takes, then calls *ended* with their number and the error.
+    It stops before if *result* is over.
 
     *make* makes the task from its index and item. At most *limit* items are read. A task is pickled before the next
     item is asked for, as in the standard pool: a generator may fill one array anew for each item.
@@ -37,9 +38,11 @@ class Feeder(threading.Thread):
         make: Callable[[int, Any], Task],
         ended: Callable[[int, Exception | None], None],
         limit: int | None = None,
+        result: Any = None,
     ) -> None:
         super().__init__(name="mp_pool-feeder", daemon=True)
         self._scheduler, self._items, self._make, self._ended, self._limit = scheduler, items, make, ended, limit
+        self._result = result
         self.room = threading.Semaphore(WAITING)
         scheduler.feeders.add(self)
 
@@ -50,7 +53,7 @@ class Feeder(threading.Thread):
         try:
             for item in islice(self._items, self._limit):
                 self.room.acquire()
-                if self._scheduler.state > CLOSED:
+                if self._scheduler.state > CLOSED or getattr(self._result, "is_over", False):
                     break
                 task = self._make(count, item)
                 task.feeder = self
@@ -65,7 +68,7 @@ class Feeder(threading.Thread):
             error = raised
         finally:
             self._ended(count, error)
-            del self._items, self._make, self._ended, error
+            del self._items, self._make, self._ended, self._result, error
             self._scheduler.feeders.discard(self)
             self._scheduler.wake()
 

@@ -1,8 +1,9 @@
-"""`Progress`: a progress bar over all tasks of a pool, if tqdm is installed."""
+"""`Progress`: a progress bar over all tasks of a pool, drawn by tqdm."""
 
 from __future__ import annotations
 
 import threading
+import warnings
 
 from mp_core.native import TryLock
 
@@ -50,7 +51,7 @@ class Progress:
 
 def progress(wanted: bool) -> Progress | None:
     """
-    Return a bar if it is *wanted* and tqdm is installed, else None.
+    Return a bar if it is *wanted*, None if it is not; without tqdm, warn and return None.
 
     >>> progress(False)
     """
@@ -59,6 +60,7 @@ def progress(wanted: bool) -> Progress | None:
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
+        warnings.warn("progress=True shows nothing without tqdm: pip install tqdm", stacklevel=3)
         return None
 
     class Bar(tqdm):  # type: ignore[misc, unused-ignore]

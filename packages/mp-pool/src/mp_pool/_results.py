@@ -151,7 +151,18 @@ class Applied(_Holder, _Apply):  # type: ignore[misc]
             self._scheduler.receive(task)
         super().wait(timeout)
 
+    def cancel(self, running: bool = False) -> bool:
+        """
+        Cancel the call if no worker has begun it; with *running*, also then: the worker is killed, and no other task is
+        lost. `get` raises ``concurrent.futures.CancelledError``.
+
+        Return False if the call has its result, or goes on.
+        """
+        return _cancel(self, running)
+
     def _set(self, i: int, obj: Outcome) -> None:
+        if self.task is None and self._event.is_set():
+            return  # it was cancelled
         self.task = None
         if obj[0] is None:
             self._hold(i, obj[1])
@@ -171,7 +182,16 @@ class Applied(_Holder, _Apply):  # type: ignore[misc]
         return True
 
     def _abort(self, error: BaseException) -> None:
-        self._set(0, (False, error))
+        if not self._event.is_set():
+            self._set(0, (False, error))
+
+
+def _cancel(result: Any, running: bool) -> bool:
+    from concurrent.futures import CancelledError
+
+    if not result._event.is_set():
+        result._scheduler.cancel(result, running)
+    return isinstance(result._value, CancelledError) if result._event.is_set() else False
 
 
 class Mapped(_Holder, _Map):  # type: ignore[misc]
@@ -185,7 +205,32 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
     _number_left: int
     _chunksize: int
 
+    def __init__(self, pool: Any, chunksize: int, length: int, callback: Any, error_callback: Any) -> None:
+        super().__init__(pool, chunksize, length, callback, error_callback)
+        self._scheduler, self._options = pool._scheduler, pool._options
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more results count."""
+        return self._number_left <= 0
+
+    def cancel(self, running: bool = False) -> bool:
+        """
+        Cancel the tasks that no worker has begun; with *running*, kill the workers of the others. `get` raises
+        ``concurrent.futures.CancelledError``. Return False if all have their results.
+        """
+        return _cancel(self, running)
+
+    def _stop(self, error: BaseException) -> None:
+        self._abort(error)
+        self._scheduler.cancel(self, self._options.cancel_running, abort=False)
+
     def _set(self, i: int, obj: Outcome) -> None:
+        if self.is_over:
+            return
+        if obj[0] is False and self._options.stop_on_error and self._number_left > 1:
+            self._stop(obj[1])
+            return
         if obj[0] is None:
             self._hold(i, obj[1])
             obj = True, self._value[i * self._chunksize : (i + 1) * self._chunksize] if self._success else ()
@@ -230,7 +275,7 @@ class _Abortable:
     _index: int
     _length: int | None
     opens = True
-    _aborted = False
+    is_over = False  # no more results count
     _reason: BaseException | None = None  # the error that `_abort` has added
 
     def next(self, timeout: float | None = None) -> Any:
@@ -258,13 +303,40 @@ class _Abortable:
                 raise StopIteration
             raise TimeoutError
 
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)  # type: ignore[call-arg]
+        self._scheduler, self._options = pool._scheduler, pool._options
+
+    def cancel(self, running: bool = False) -> bool:
+        """
+        Cancel the tasks that no worker has begun; with *running*, kill the workers of the others. After the results
+        that are there, `next` raises ``concurrent.futures.CancelledError``. Return False if all are there.
+        """
+        if self.is_over or self._index == self._length:
+            return False
+        self._scheduler.cancel(self, running)
+        return True
+
+    def _stop(self, error: BaseException) -> None:
+        self._abort(error)
+        self._scheduler.cancel(self, self._options.cancel_running, abort=False)
+
     def _set(self, i: int, obj: Outcome) -> None:
-        if not self._aborted:
+        if not self.is_over:
             super()._set(i, obj)  # type: ignore[misc]
 
     def _set_all(self, outcomes: list[Delivery]) -> None:
+        if self._options.stop_on_error and not self.is_over:
+            for at, (_, _, outcome, _) in enumerate(outcomes):
+                if outcome[0] is False:
+                    self._set_all_of(outcomes[:at])
+                    self._stop(outcome[1])
+                    return
+        self._set_all_of(outcomes)
+
+    def _set_all_of(self, outcomes: list[Delivery]) -> None:
         with self._cond:
-            if self._aborted:
+            if self.is_over:
                 return
             before = self._index
             self._add_all(outcomes)
@@ -277,7 +349,7 @@ class _Abortable:
         raise NotImplementedError
 
     def _set_length(self, length: int) -> None:
-        if not self._aborted:
+        if not self.is_over:
             super()._set_length(length)  # type: ignore[misc]
         elif self._index == length:
             # A closed pool has ended before its consumer came to know the length: every result is there.
@@ -287,7 +359,7 @@ class _Abortable:
 
     def _abort(self, error: BaseException) -> None:
         with self._cond:
-            self._aborted = True
+            self.is_over = True
             # Deliver the results that came out of order, then the error.
             self._items.extend(self._unsorted[i] for i in sorted(self._unsorted))
             self._unsorted.clear()

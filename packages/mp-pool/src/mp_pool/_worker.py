@@ -70,7 +70,9 @@ class Worker:
         self.ran_dry = False  # it had begun all its tasks when it last answered
         self.left = settings.max_tasks
         self.since = time.monotonic()  # the latest start of the oldest task, as far as the parent can know
-        self.killed_for: Task | None = None  # the task that took too long
+        # Once the pool has killed it: the task that it is killed for, and the exception of that.
+        self.killed_for: tuple[Task, Exception] | None = None
+        self.looked = self.since  # when its memory was last looked at
         self.told_to_end = False
         self.failure: BaseException | None = None  # the exception of its initializer
         self.line: Any = None
@@ -347,9 +349,10 @@ class Worker:
         _, _, handles = self._announced.pop(number, (0, b"", ()))
         forget(handles)
 
-    def answered(self, results: list[tuple[int, Outcome]]) -> list[Delivery]:
+    def answered(self, results: list[tuple[int, Outcome]], again: list[Task]) -> list[Delivery]:
         """
-        Remove the tasks of *results*, each behind its number; return the outcomes on their way.
+        Remove the tasks of *results*, each behind its number; return the outcomes on their way. Those that have failed
+        and are to be repeated are added to *again*.
         """
         tasks = self.tasks
         if recorders:
@@ -362,11 +365,15 @@ class Worker:
         for number, outcome in results:
             sent = tasks.pop(number, None)
             if outcome[0] is False and sent is not None:
-                note_task(outcome[1], as_task(sent), self.pid)
+                sent = as_task(sent)
+                note_task(outcome[1], sent, self.pid)
             if isinstance(sent, Task):
                 sent.payload = None
                 if sent.handles:
                     sent.has_answer()
+                if outcome[0] is False and sent.is_repeated_after(outcome[1]):
+                    again.append(sent)
+                    continue
                 deliveries.append(delivery(sent, outcome))
             elif sent is not None:
                 deliveries.append((sent[0], sent[1], outcome, sent))

@@ -15,10 +15,11 @@ from mp_pool._definitions import Definitions
 from mp_pool._descriptor import Descriptor
 from mp_pool._dispatcher import LONG_TASK, Dispatcher
 from mp_pool._lines import PacketLine
+from mp_pool._memory import private_bytes_above
 from mp_pool._shared_function import INITIALIZER, share
 from mp_pool._worker import Worker
-from mp_pool.errors import TaskTimeoutError, WorkerLostError
-from mp_pool.task import Delivery, as_task, delivery, name_of, note_task
+from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
+from mp_pool.task import Delivery, as_task, delivery, name_of, note_task, options_of
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -34,6 +35,7 @@ KILLED = 10  # the same, if the last was killed from outside, which is no fault 
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 HANG_UP = 1.0  # seconds between the end of a worker's line and the end of the worker
 TOGETHER = 1.0  # seconds between the deaths of workers that the kernel killed for lack of memory at once
+LOOK = 0.1  # seconds between two looks at the memory of a worker
 RETRY = 0.2  # seconds from a failed start of a process to the next attempt, or of a message that found no room
 
 
@@ -49,7 +51,6 @@ class Workers:
         make: Callable[..., Any],
         size: int,
         settings: Settings,
-        timeout: float | None,
         lazily: bool,
         lost: type[WorkerLostError],
         definitions: Definitions,
@@ -63,11 +64,12 @@ class Workers:
         if initializer is not None:
             settings = settings.without_initializer()
         self.reason: BaseException | None = None  # the error that has ended the pool
-        self.dispatcher = Dispatcher(make, settings, initializer, timeout, definitions)
+        self.dispatcher = Dispatcher(make, settings, initializer, definitions)
         self.size = size
         self.wanted = 0 if lazily else size
         self.forks = settings.forked
-        self._lazily, self._timeout, self._lost = lazily, timeout, lost
+        self._lazily, self._lost = lazily, lost
+        self.watches = False  # some tasks have limits of their time or memory
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._failures = 0
         self._retry_at: float | None = None
@@ -128,8 +130,12 @@ class Workers:
         for worker in self.dispatcher.workers:
             if len(worker.tasks) > 1 and not worker.recalled:
                 times.append(worker.since + LONG_TASK)
-            if worker.tasks and self._timeout is not None and worker.killed_for is None:
-                times.append(worker.since + self._timeout)
+            if self.watches and worker.tasks and worker.killed_for is None:
+                options = options_of(next(iter(worker.tasks.values())))
+                if options.timeout is not None:
+                    times.append(worker.since + options.timeout)
+                if options.memory_limit is not None:
+                    times.append(worker.looked + LOOK)
             if worker.backlog:
                 times.append(time.monotonic() + RETRY)
             if worker.hung_up:
@@ -149,9 +155,25 @@ class Workers:
                 for each in self.dispatcher.workers:
                     if len(each.tasks) > 1:  # an idle one stays free
                         self.dispatcher.recall(each)
-            if self._timeout is not None and now > worker.since + self._timeout and worker.killed_for is None:
-                worker.killed_for = as_task(next(iter(worker.tasks.values())))  # with a limit, no tasks are items
-                worker.signal(signal.SIGKILL)
+            if self.watches and worker.tasks and worker.killed_for is None:
+                self._check_limits(worker, now)
+
+    def _check_limits(self, worker: Worker, now: float) -> None:
+        """
+        Kill a worker whose running task has exceeded one of its limits.
+        """
+        number, first = next(iter(worker.tasks.items()))
+        task = worker.tasks[number] = as_task(first)
+        limit, memory = task.options.timeout, task.options.memory_limit
+        if limit is not None and now > worker.since + limit:
+            late = TaskTimeoutError(worker.pid, limit, name_of(task), task.position)
+            self.dispatcher.kill_for(worker, task, late)
+        elif memory is not None and now >= worker.looked + LOOK:
+            worker.looked = now
+            used = private_bytes_above(memory, worker.pid)
+            if used:
+                large = TaskMemoryError(worker.pid, memory, used, name_of(task), task.position)
+                self.dispatcher.kill_for(worker, task, large)
 
     # Ends of workers.
 
@@ -189,16 +211,14 @@ class Workers:
             for each in reversed(worker.tasks.values()):
                 task = as_task(each)
                 task.drop()
-                if worker.killed_for is task:
-                    seconds = self._timeout or 0.0
-                    error: Exception = TaskTimeoutError(worker.pid, seconds, name_of(task), task.position)
-                elif task.retries > 0:
-                    task.retries -= 1
-                    self.dispatcher.requeue([task])
-                    continue
+                if worker.killed_for is not None and worker.killed_for[0] is task:
+                    error = worker.killed_for[1]
                 else:
                     error = self._lost(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
                 note_task(error, task, worker.pid)
+                if task.is_repeated_after(error):
+                    self.dispatcher.requeue([task])
+                    continue
                 outcomes.append(delivery(task, (False, error)))
             self._count_failure(worker, exitcode, out_of_memory)
             if self._lazily and exitcode == 0 and not worker.tasks:

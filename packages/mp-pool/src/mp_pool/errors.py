@@ -1,4 +1,4 @@
-"""Exceptions of tasks whose worker died or took too long."""
+"""Exceptions of tasks whose worker died, took too long, or used too much memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["TaskTimeoutError", "WorkerLostError"]
+__all__ = ["TaskMemoryError", "TaskTimeoutError", "WorkerLostError"]
 
 
 class WorkerLostError(ProcessError):
@@ -127,6 +127,52 @@ class TaskTimeoutError(ResultTimeoutError, TimeoutError):
     def __reduce__(self) -> tuple[Any, ...]:
         # OSError, a base, would leave out arguments.
         return type(self), (self.pid, self.seconds, self.function, self.index)
+
+
+class TaskMemoryError(MemoryError):
+    """
+    A task used more memory than its ``memory_limit=``, and its worker was killed.
+
+    Parameters
+    ----------
+    pid : int
+        Process id of the worker that was killed.
+    limit : int
+        The limit, in bytes.
+    used : int
+        Private memory of the worker, in bytes, when the pool looked.
+    function : str
+        Name of the task's function.
+    index : int
+        Position of the task among the tasks of its call.
+
+    Examples
+    --------
+    >>> import time
+    >>> def grow(size):
+    ...     held = b"1" * size
+    ...     time.sleep(60)
+    >>> with mp.Pool(1) as pool:
+    ...     try:
+    ...         pool.options(memory_limit=200 << 20).apply(grow, (400 << 20,))
+    ...     except mp.TaskMemoryError as error:
+    ...         print(error.function, error.used > error.limit)
+    grow True
+    """
+
+    def __init__(self, pid: int, limit: int, used: int, function: str, index: int = 0) -> None:
+        super().__init__(pid, limit, used, function, index)
+        self.pid = pid
+        self.limit = limit
+        self.used = used
+        self.function = function
+        self.index = index
+
+    def __str__(self) -> str:
+        return (
+            f"{self.function}, task {self.index}, used {self.used / 2**20:,.0f} MiB of private memory, more than its "
+            f"memory_limit of {self.limit / 2**20:,.0f} MiB; its worker {self.pid} was killed"
+        )
 
 
 def signal_name(exitcode: int | None) -> str | None:

@@ -11,7 +11,7 @@ import weakref
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from concurrent.futures.process import (
     BrokenProcessPool,
@@ -30,8 +30,8 @@ from mp_pool._mappers import starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._shared_function import SharedFunction
 from mp_pool._standard_names import NamesOfExecutor
+from mp_pool._task_options import HasOptions, TaskOptions, check_numbers
 from mp_pool._unopened import Unopened
-from mp_pool.pool import check_options
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Outcome, Task
 from mp_pool.worker_main import Settings
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     P = ParamSpec("P")
+    from mp_pool._task_options import Errors
+
     T = TypeVar("T")
 
 __all__ = ["ProcessPoolExecutor", "WorkerLostError"]
@@ -52,7 +54,7 @@ class WorkerLostError(errors.WorkerLostError, BrokenProcessPool):
     """
 
 
-class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecutor):  # type: ignore[misc, override]
+class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.ProcessPoolExecutor):  # type: ignore[misc, override]
     """
     An executor whose worker processes may die.
 
@@ -74,7 +76,7 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
         Arguments of *initializer*.
     max_tasks_per_child : int, optional
         Number of tasks after which a worker is replaced by a new one.
-    retries, timeout, max_memory_per_child, threads_per_worker, progress : optional
+    retries, timeout, retry_on, memory_limit, max_memory_per_child, threads_per_worker, progress : optional
         As for `Pool`.
 
     Raises
@@ -103,6 +105,8 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
         max_tasks_per_child: int | None = None,
         retries: int = 0,
         timeout: float | None = None,
+        retry_on: Errors = (),
+        memory_limit: int | None = None,
         max_memory_per_child: int | None = None,
         threads_per_worker: int | None = None,
         progress: bool = False,
@@ -118,14 +122,14 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
                 raise TypeError("max_tasks_per_child must be an integer")
             if max_tasks_per_child <= 0:
                 raise ValueError("max_tasks_per_child must be >= 1")
-        check_options(retries, timeout, max_memory_per_child, threads_per_worker)
+        check_numbers(max_memory_per_child=max_memory_per_child, threads_per_worker=threads_per_worker)
         context: Any = mp_context or get_context(None if max_tasks_per_child is None else "spawn")
         self._max_workers: int = max_workers
         self._mp_context = context
         self._initializer: Any = initializer
         self._initargs = tuple(initargs)
         self._max_tasks_per_child = max_tasks_per_child
-        self._retries = retries
+        self._options = TaskOptions(retries, timeout, retry_on, memory_limit)
         forks = context.get_start_method(allow_none=False) == "fork"
         settings = Settings(
             initializer,
@@ -140,7 +144,6 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
             context.Process,
             max_workers,
             settings,
-            timeout=timeout,
             progress=bar(progress),
             # As in the standard executor: forked workers start all at once, before the thread; others when needed.
             lazily=not forks,
@@ -148,6 +151,7 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
             broken=_broken,
             lost=WorkerLostError,
         )
+        self._scheduler.watches = self._options.is_watched
         self._admission = Admission(self._scheduler, _broken)
         self._shutdown_lock = threading.Lock()  # not ours: for programs that take it
         self._idle_worker_semaphore = threading.Semaphore(0)
@@ -174,7 +178,7 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
         Call ``fn(*args, **kwargs)`` in a worker, and return its future.
         """
         future = _Future(self._scheduler)
-        self._submit(_Call(future, fn, args, kwargs, self._retries))
+        self._submit(_Call(future, fn, args, kwargs, self._options))
         return future
 
     def _submit(self, task: Task) -> None:
@@ -218,10 +222,13 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
         # A `submit` of the program (of a subclass, or put in place of ours) has to see each call, with the arguments
         # that the standard `map` gives it.
         is_ours = getattr(self.submit, "__func__", None) is _submit
+        options = self._options
+        if is_ours and options.is_watched:
+            chunksize = 1  # the limits are those of one item
         single = is_ours and chunksize == 1
         calls = zip(*iterables, strict=False)
         items: Iterator[Any] = enumerate(calls if single else batches(calls, chunksize))
-        scheduler, submit, retries = self._scheduler, self._submit, self._retries
+        scheduler, submit = self._scheduler, self._submit
         shared = scheduler.share(fn) if is_ours else None
 
         def next_future() -> Future[Any] | None:
@@ -229,21 +236,26 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
                 if not is_ours:
                     return self.submit(functools.partial(_process_chunk, fn), item)
                 future = _Future(scheduler)
+                if stop is not None:
+                    stop.watch(future)
                 if single:
-                    submit(_Call(future, fn, item, None, retries, index, shared))
+                    submit(_Call(future, fn, item, None, options, index, shared))
                 else:
                     args, position = ((fn, item),), index * chunksize
-                    submit(_Call(future, starmap_chunk, args, None, retries, position, shared, len(item)))
+                    submit(_Call(future, starmap_chunk, args, None, options, position, shared, len(item)))
                 return future
             return None
+
+        stop = _Stop(options) if options.stop_on_error else None
 
         futures: deque[Future[Any]] = deque()
         while (buffersize is None or len(futures) < buffersize) and (future := next_future()) is not None:
             futures.append(future)
-        results = _results(futures, next_future if buffersize is not None else None, deadline)
+        cancel_running = options.cancel_running
+        results = _results(futures, next_future if buffersize is not None else None, deadline, stop, cancel_running)
         return results if single else _items(results)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, cancel_running: bool = False) -> None:
         """
         Accept no more tasks; the workers end when all are done.
 
@@ -254,13 +266,20 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
             ``shutdown``, do not wait.
         cancel_futures : bool, optional
             Whether to cancel the tasks that have not begun.
+        cancel_running : bool, optional
+            Whether to cancel those that run as well, by killing their workers.
         """
-        if self._admission.close(self._cancel if cancel_futures else None) and wait:
-            self._scheduler.join()
 
-    def _cancel(self) -> None:
-        self._scheduler.recall()
-        self._cancel_queued()
+        def cancel() -> None:
+            if cancel_futures:
+                self._scheduler.recall()
+                self._cancel_queued()
+            for call in self._pending_work_items.values() if cancel_running else ():
+                if call.worker is not None:
+                    call.future.cancel(running=True)
+
+        if self._admission.close(cancel if cancel_futures or cancel_running else None) and wait:
+            self._scheduler.join()
 
     def _cancel_queued(self) -> None:
         for task in list(self._scheduler.dispatcher.queue):
@@ -319,10 +338,21 @@ class _Future(Future["Any"]):
         call = self.call
         return super().running() and (call is None or self._scheduler.has_begun(call))
 
-    def cancel(self) -> bool:
+    def cancel(self, running: bool = False) -> bool:
+        """
+        Cancel the call; with *running*, also if a worker has begun it: the worker is killed, and no other task is lost.
+
+        Return False if the call has its result, or goes on.
+        """
         call = self.call
-        if call is not None and super().running() and not self._scheduler.has_begun(call):
-            self._scheduler.recall()
+        if call is not None and super().running():
+            if running:
+                self._scheduler.cancel(call, True, abort=False)
+                with self._condition:
+                    if self._state == RUNNING:
+                        self._state = PENDING
+            elif not self._scheduler.has_begun(call):
+                self._scheduler.recall()
         return super().cancel()
 
     def result(self, timeout: float | None = None) -> Any:
@@ -360,12 +390,12 @@ class _Call(Task):
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwds: dict[str, Any] | None,
-        retries: int,
+        options: TaskOptions,
         position: int = 0,
         shared: SharedFunction | None = None,
         items: int = 1,
     ) -> None:
-        super().__init__(self, 0, function, args, kwds, position, retries, shared, items)
+        super().__init__(self, 0, function, args, kwds, position, options, shared, items)
         self.future = future
         future.call = self
 
@@ -408,14 +438,13 @@ class _Call(Task):
             return  # a signal handler has raised after `_set_alone`
         if future.cancelled():
             future.set_running_or_notify_cancel()
-        elif obj[0]:
-            future.set_result(obj[1])
         elif obj[0] is None and future._done_callbacks:  # they may ask for the result
             start_new_thread(future.set_result, (obj[1],))
-        elif obj[0] is None:
-            future.set_result(obj[1])
         else:
-            future.set_exception(obj[1])
+            try:
+                (future.set_exception if obj[0] is False else future.set_result)(obj[1])
+            except InvalidStateError:  # another thread has cancelled it meanwhile
+                future.set_running_or_notify_cancel()
 
     def _drop_references(self) -> None:
         """Drop the arguments now, not when the garbage collector runs: the task refers to itself."""
@@ -454,8 +483,42 @@ class _NoSink:
 _NO_SINK = _NoSink()
 
 
+class _Stop:
+    """Ends a `map` with the first exception that comes."""
+
+    def __init__(self, options: TaskOptions) -> None:
+        self.error: BaseException | None = None
+        self._running = options.cancel_running
+        self._futures: list[Future[Any]] = []
+
+    def watch(self, future: Future[Any]) -> None:
+        """Make *future* one of those that end together."""
+        self._futures.append(future)
+        future.add_done_callback(self._check)
+        if self.error is not None:
+            future.cancel()
+
+    def _check(self, future: Future[Any]) -> None:
+        if self.error is None and not future.cancelled() and (error := future.exception()) is not None:
+            self.error = error
+            for each in reversed(self._futures):  # the last ones are in the queue, where no worker begins them
+                _cancel(each, self._running)
+
+
+def _cancel(future: Future[Any], running: bool) -> None:
+    """Cancel a future, which may be one of the program's."""
+    if running and isinstance(future, _Future):
+        future.cancel(running=True)
+    else:
+        future.cancel()
+
+
 def _results(
-    futures: deque[Future[Any]], next_future: Callable[[], Future[Any] | None] | None, deadline: float | None
+    futures: deque[Future[Any]],
+    next_future: Callable[[], Future[Any] | None] | None,
+    deadline: float | None,
+    stop: _Stop | None,
+    cancel_running: bool,
 ) -> Iterator[Any]:
     try:
         while futures:
@@ -463,9 +526,13 @@ def _results(
                 futures.append(future)
             # No local variable may keep a result that has been yielded.
             yield _result(futures, deadline)
+    except CancelledError:
+        if stop is None or stop.error is None:
+            raise
+        raise stop.error from None
     finally:
         for future in futures:
-            future.cancel()
+            _cancel(future, cancel_running)
 
 
 def _result(futures: deque[Future[Any]], deadline: float | None) -> Any:

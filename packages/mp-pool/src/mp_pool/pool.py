@@ -16,6 +16,7 @@ from mp_pool._mappers import map_chunk, starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
 from mp_pool._standard_names import NamesOfPool
+from mp_pool._task_options import HasOptions, TaskOptions, check_numbers
 from mp_pool._unopened import imports_under_way
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task, TaskSource, report
@@ -25,6 +26,8 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from multiprocessing.pool import AsyncResult, IMapIterator
     from typing import Any, TypeVar
+
+    from mp_pool._task_options import Errors
 
     T = TypeVar("T")
 
@@ -37,7 +40,7 @@ Callback = Callable[["Any"], object] | None
 AHEAD = 4  # tasks for each worker
 
 
-class Pool(NamesOfPool, multiprocessing.pool.Pool):
+class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
     """
     A pool of worker processes that survives the death of a worker.
 
@@ -60,8 +63,13 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
     retries : int, optional
         How many times a task is repeated after its worker has died. For tasks that are safe to repeat.
     timeout : float, optional
-        Time limit of a task (in a `map` with chunks: of a chunk) in seconds. After it, the worker is killed, and the
-        task fails with `TaskTimeoutError`, a `TimeoutError`.
+        Time limit of a task, in seconds. After it, the worker is killed, and the task fails with `TaskTimeoutError`, a
+        `TimeoutError`. With it, each item of a `map` is a task of its own, whatever the chunk size.
+    retry_on : exception class or sequence of them, optional
+        Exceptions after which a task is repeated as well, up to *retries* times in all.
+    memory_limit : int, optional
+        Bytes of private memory, looked at ten times a second. A task whose worker has more fails with
+        `TaskMemoryError`, and the worker is killed.
     max_memory_per_child : int, optional
         Bytes of private memory; a worker with more after a task is replaced by a new one.
     threads_per_worker : int, optional
@@ -102,13 +110,15 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         *,
         retries: int = 0,
         timeout: float | None = None,
+        retry_on: Errors = (),
+        memory_limit: int | None = None,
         max_memory_per_child: int | None = None,
         threads_per_worker: int | None = None,
         progress: bool = False,
         engine: Any = None,
     ) -> None:
         if engine is not None:
-            _check_engine(processes, context)
+            _check_engine(processes, context, retry_on, memory_limit)
         if processes is None:
             processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
         processes = operator.index(processes)
@@ -118,11 +128,11 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
             raise ValueError(f"maxtasksperchild must be a positive int or None, not {maxtasksperchild!r}")
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, not {initializer!r}")
-        check_options(retries, timeout, max_memory_per_child, threads_per_worker)
+        check_numbers(max_memory_per_child=max_memory_per_child, threads_per_worker=threads_per_worker)
+        self._options = TaskOptions(retries, timeout, retry_on, memory_limit)
         self._ctx: Any = context or get_context()
         self._processes = processes
         self._initializer, self._initargs, self._maxtasksperchild = initializer, initargs, maxtasksperchild
-        self._retries = retries
         environment = for_threads(threads_per_worker)
         forks = self._ctx.get_start_method(allow_none=False) == "fork"
         settings = Settings(
@@ -133,7 +143,8 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
             self._scheduler = _engine_scheduler(engine, processes, settings, timeout, bar(progress))
         else:
             make = _maker(type(self).Process, self._ctx)
-            self._scheduler = Scheduler(make, processes, settings, timeout=timeout, progress=bar(progress))
+            self._scheduler = Scheduler(make, processes, settings, progress=bar(progress))
+            self._scheduler.watches = self._options.is_watched
         self._cache = self._scheduler.sinks
         # Not the pool's own method, which would keep the pool alive. Before the start: a handler may raise below, and
         # another one in `terminate`.
@@ -168,7 +179,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         if callback is not None or error_callback is not None:
             callback, error_callback = _guarded(callback), _guarded(error_callback)
         result = Applied(self, callback, error_callback)
-        result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), retries=self._retries)
+        result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), None, self._options)
         self._scheduler.submit(task)
         return result
 
@@ -190,6 +201,8 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
             chunksize += bool(extra)
         if chunksize < 1 and length:
             raise ValueError(f"chunksize must be at least 1, not {chunksize}")
+        if self._options.is_watched and length:
+            chunksize = 1  # the limits are those of one item
         result = Mapped(self, chunksize if length else 0, length, _guarded(callback), _guarded(error_callback))
         if not length:
             return result
@@ -199,7 +212,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         shared = self._scheduler.share(func) if count > 1 else None
 
         items = iterable if single else batches(iterable, chunksize)
-        source = TaskSource(result, func, None if single else mapper, chunksize, self._retries, shared)
+        source = TaskSource(result, func, None if single else mapper, chunksize, self._options, shared)
         if type(iterable) in (list, tuple, range):
             self._scheduler.submit(source.over(items), length)
             return result
@@ -209,7 +222,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
                 problem = error or ValueError(f"the iterable has {length} items by its len(), and gave fewer")
                 result._set(index, (False, problem))
 
-        Feeder(self._scheduler, items, source.make, ended, count).start()
+        Feeder(self._scheduler, items, source.make, ended, count, result).start()
         return result
 
     def imap(  # type: ignore[override]
@@ -257,6 +270,8 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         except BaseException:
             del self._cache[result._job]
             raise
+        if self._options.is_watched:
+            chunksize = 1  # the limits are those of one item
         known = type(iterable) in (list, tuple, range)
         if not known and buffersize is None and imports_under_way:
             buffersize = AHEAD * self._processes  # this thread reads it, and pickles the items
@@ -266,7 +281,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         items: Iterable[Any] = iterable if single else batches(iterable, chunksize)
         mapper = None if single else map_chunk
         shared = self._scheduler.share(func)
-        source = TaskSource(result, func, mapper, chunksize, self._retries, shared)
+        source = TaskSource(result, func, mapper, chunksize, self._options, shared)
         results: Any = result
         if buffersize is not None:
             scheduler = self._scheduler
@@ -274,6 +289,8 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
             def submit(index: int, item: Any) -> None:
                 if scheduler.state != 0:
                     raise ValueError("Pool not running")
+                if result.is_over:
+                    return
                 scheduler.submit(source.make(index, item))
 
             results = Bounded(result, iter(items), submit, buffersize)
@@ -289,7 +306,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
                     given += 1
                 result._set_length(given)
 
-            Feeder(self._scheduler, items, source.make, ended).start()
+            Feeder(self._scheduler, items, source.make, ended, None, result).start()
         return results if single else Chunks(results)
 
     def close(self) -> None:
@@ -330,7 +347,7 @@ def use_engines(scheduler: Callable[..., Any]) -> None:
     _engine_scheduler = scheduler
 
 
-def _check_engine(processes: int | None, context: BaseContext | None) -> None:
+def _check_engine(processes: int | None, context: BaseContext | None, retry_on: Any, memory_limit: Any) -> None:
     """
     Raise `ValueError` for what a pool on other machines cannot have.
     """
@@ -338,23 +355,11 @@ def _check_engine(processes: int | None, context: BaseContext | None) -> None:
         raise ValueError("engine= needs the engines of mp-spawn, which mp-all brings: use mp_all.Pool")
     if processes is None:
         raise ValueError("with engine=, give processes, the number of workers on all nodes together")
+    if retry_on or memory_limit is not None:
+        raise ValueError("engine= has no retry_on= and no memory_limit=; retries= repeats the tasks of lost workers")
     method = None if context is None else context.get_start_method()
     if method not in (None, "spawn"):
         raise ValueError(f"a context of {method!r} cannot be had with engine=, whose workers are spawned; leave it out")
-
-
-def check_options(retries: int, timeout: float | None, max_memory: int | None, threads: int | None) -> None:
-    """
-    Raise `ValueError` for an option that is out of its range.
-    """
-    if retries < 0:
-        raise ValueError(f"retries must be 0 or more, not {retries}")
-    if timeout is not None and timeout <= 0:
-        raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
-    if max_memory is not None and max_memory <= 0:
-        raise ValueError(f"max_memory_per_child must be more than 0 bytes, not {max_memory}")
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads_per_worker must be at least 1, not {threads}")
 
 
 def _maker(process: Callable[..., Any], context: Any) -> Callable[..., Any]:

@@ -42,6 +42,7 @@ from mp_core.native import TryLock, is_small, plain_loads, wait_any
 from mp_pool import task_messages
 from mp_pool._definitions import Definitions
 from mp_pool._descriptor import Descriptor
+from mp_pool._dispatcher import cancelled
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
@@ -62,7 +63,7 @@ RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
 SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin
 LOOK = 1.0  # milliseconds
-RECALLED = 1.0  # seconds: the scheduler's thread may be in a callback, which may wait for the thread that recalls
+ASKED = 1.0  # seconds: the scheduler's thread may be in a callback, which may wait for the thread that asks
 
 TERMINATE_TEXT = "the pool was terminated before this task was done"
 
@@ -82,7 +83,6 @@ class Scheduler(Workers):
         size: int,
         settings: Settings,
         *,
-        timeout: float | None = None,
         lazily: bool = False,
         progress: Progress | None = None,
         cause: Callable[[str], BaseException] = RemoteTraceback,
@@ -93,7 +93,7 @@ class Scheduler(Workers):
         # Weakly: a task at a worker of this scheduler may have the function.
         forget = self._weak_forget = weakref.WeakMethod(self._forget)
         definitions = Definitions(lambda function: share(function, next(numbers), forget, kept=True))
-        super().__init__(make, size, settings, timeout, lazily, lost, definitions)
+        super().__init__(make, size, settings, lazily, lost, definitions)
         self.state = RUNNING
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
@@ -102,7 +102,10 @@ class Scheduler(Workers):
         self._progress = progress
         self._lock: Any = TryLock()
         self._asleep = self._at_once = self._ended = False
-        self._recalls: deque[Any] = deque()  # locks of threads that wait until tasks have been taken back
+        # What other threads ask this scheduler's thread to do with the lock, and the locks by which they wait for it.
+        self._asked: deque[tuple[Callable[[], object], Any]] = deque()
+        self._answered: list[Any] = []  # such locks, once it is done
+        self._aborted: list[tuple[Any, BaseException]] = []  # sinks that get no more results
         self._received = 0  # results that were received by threads that waited for them
         self._is_received = False  # a thread that waits receives the next result
         self._is_beside = False  # the scheduler's thread leaves the lines to it
@@ -254,7 +257,7 @@ class Scheduler(Workers):
         dispatcher = self.dispatcher
         if worker.pace is None or worker.pace > SHORT_CALL or worker.left is not None or task.handles:
             return False
-        if dispatcher.queue or dispatcher.timeout is not None or self._progress is not None or self.state != RUNNING:
+        if dispatcher.queue or task.options.is_watched or self._progress is not None or self.state != RUNNING:
             return False
         if len(worker.tasks) != 1 or not self.is_own():
             return False
@@ -269,6 +272,7 @@ class Scheduler(Workers):
             message is None
             or message[1] != task_messages.DONE | task_messages.PLAIN
             or worker.tasks.get(message[0]) is not task
+            or worker.killed_for is not None
             or imports_under_way  # this thread would wait for one with the scheduler's lock
         ):
             return False
@@ -277,7 +281,7 @@ class Scheduler(Workers):
         if not sink._set_alone(value):
             return False
         self._received += 1
-        worker.answered([(message[0], (True, value))])
+        worker.answered([(message[0], (True, value))], [])
         self.dispatcher.has_answered(worker, 1, time.monotonic())
         worker.line.skip(message[0])
         return True
@@ -295,28 +299,51 @@ class Scheduler(Workers):
     def recall(self) -> None:
         """
         Take the tasks that no worker has begun back into the queue, where they can be cancelled; wait a moment for it.
-        A thread that has the lock goes on at once.
         """
-        if not self.is_own() or self.thread.ident is None or self._lock.is_mine() or is_interrupted():
+        self._ask(self.dispatcher.recall_all)
+
+    def cancel(self, sink: Any, running: bool, abort: bool = True) -> None:
+        """
+        Drop the tasks of *sink* that no worker has begun; with *running*, kill the workers of those that are begun.
+        Then *abort* the sink, unless it is of one task and that goes on; wait a moment for all of it.
+        """
+
+        def cancel() -> None:
+            goes_on = self.dispatcher.cancel(sink, running)
+            if abort and not (goes_on and hasattr(sink, "task")):
+                self._aborted.append((sink, cancelled()))
+
+        self._ask(cancel)
+
+    def _ask(self, action: Callable[[], object]) -> None:
+        """
+        Have the scheduler's thread do *action* with the lock, and wait a moment for it. A thread that has the lock, or
+        may have it, goes on at once.
+        """
+        if not self.is_own() or self.thread.ident is None:
             return
         if self.thread is threading.current_thread():  # in a callback
             try:
                 self._lock.wait()
-                self.dispatcher.recall_all()
+                action()
                 self._attention = True  # the next step hands out
             finally:
                 self._lock.release()
+            self._answer()
             return
         done = allocate_lock()
         done.acquire()
-        self._recalls.append(done)
+        self._asked.append((action, done))
         if not self._ended:
             self.wake()
-            done.acquire(timeout=RECALLED)
+            if not self._lock.is_mine() and not is_interrupted():
+                done.acquire(timeout=ASKED)
 
-    def _answer_recalls(self) -> None:
-        while self._recalls:
-            self._recalls.popleft().release()
+    def _do_asked(self) -> None:
+        while self._asked:
+            action, done = self._asked.popleft()
+            self._answered.append(done)
+            action()
 
     def processes(self) -> list[Any]:
         """Return the processes of the workers."""
@@ -426,7 +453,9 @@ class Scheduler(Workers):
                 self._end()
         finally:
             self._ended = True
-            self._answer_recalls()
+            self._answered += [done for _, done in self._asked]
+            self._asked.clear()
+            self._answer()
             self._running.release()
 
     def _step(self) -> bool:
@@ -467,7 +496,19 @@ class Scheduler(Workers):
         self._next = self._delay(), self.dispatcher.nap()
         # Last: a thread that waits for an outcome wakes, and gets the GIL at once, since this one goes to wait.
         deliver_all(outcomes)
+        if self._answered:
+            self._answer()
         return more
+
+    def _answer(self) -> None:
+        """
+        Abort the sinks of cancelled tasks, and wake the threads that have asked for something.
+        """
+        while self._aborted:
+            sink, error = self._aborted.pop()
+            abort_all({0: sink}, error)
+        while self._answered:
+            self._answered.pop().release()
 
     def _stay_beside(self) -> None:
         """
@@ -490,8 +531,9 @@ class Scheduler(Workers):
         self._attention = self.dispatcher.news = False
         outcomes, self.dispatcher.failed = self.dispatcher.failed, []
         now = time.monotonic()
+        again: list[Task] = []
         for worker, (results, others) in answers:
-            deliveries = worker.answered(results)
+            deliveries = worker.answered(results, again)
             outcomes += deliveries
             for number, kind, outcome in others:
                 if kind == task_messages.READY:
@@ -504,13 +546,15 @@ class Scheduler(Workers):
                     worker.failure = outcome
             if worker.backlog:
                 worker.send_backlog()
-            if deliveries:
-                self.dispatcher.has_answered(worker, len(deliveries), now)
-            elif results or others:
+            if results:
+                self.dispatcher.has_answered(worker, len(results), now)
+            elif others:
                 self.dispatcher.may_be_free(worker)
         for worker, _ in answers:
             if worker.hung_up and worker not in dead:
                 self._hung_up(worker, now)
+        if again:
+            self.dispatcher.requeue(again)
         for worker in dead:
             outcomes += self._died(worker)
         self._check_times(now)
@@ -526,9 +570,7 @@ class Scheduler(Workers):
         if self._lazily:
             self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
         dispatcher.forget()
-        if self._recalls:
-            dispatcher.recall_all()
-            self._answer_recalls()
+        self._do_asked()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
             for worker in dispatcher.workers:

@@ -25,6 +25,8 @@ from mp_core.native import is_small, plain_data
 from mp_pool import task_messages
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
 from mp_pool._mappers import starmap_chunk
+from mp_pool._task_options import DEFAULTS, TaskOptions
+from mp_pool.errors import WorkerLostError
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ __all__ = [
     "delivery",
     "name_of",
     "note_task",
+    "options_of",
     "report",
     "take_next",
 ]
@@ -74,6 +77,7 @@ class Task:
         "kind",
         "kwds",
         "number",
+        "options",
         "payload",
         "position",
         "retries",
@@ -90,7 +94,7 @@ class Task:
         args: tuple[Any, ...],
         kwds: dict[str, Any] | None = None,
         position: int | None = None,
-        retries: int = 0,
+        options: TaskOptions = DEFAULTS,
         shared: SharedFunction | None = None,
         items: int = 1,
     ) -> None:
@@ -101,7 +105,9 @@ class Task:
         self.kwds = kwds
         #: The position in the user's iterable, for errors.
         self.position = index if position is None else position
-        self.retries = retries
+        self.options = options
+        #: How many times it may be repeated yet.
+        self.retries = options.retries
         #: The function, if the workers get it apart from the task.
         self.shared = shared
         #: The number of the user's items.
@@ -193,6 +199,15 @@ class Task:
         forget(self.handles)
         self.handles = ()
 
+    def is_repeated_after(self, error: BaseException) -> bool:
+        """
+        Tell whether the task is to be repeated, and count that.
+        """
+        if self.retries < 1 or not isinstance(error, (WorkerLostError, *self.options.retry_on)):
+            return False
+        self.retries -= 1
+        return True
+
     def drop(self) -> None:
         """
         Release the resources of a payload that no worker has received, as far as is known. The next `pickle` makes it
@@ -218,10 +233,10 @@ class TaskSource:
         function: Callable[..., Any],
         mapper: Callable[..., Any] | None,
         chunksize: int,
-        retries: int,
+        options: TaskOptions,
         shared: SharedFunction | None,
     ) -> None:
-        self._sink, self._retries, self.shared = sink, retries, shared
+        self.sink, self.options, self.shared = sink, options, shared
         self._mapper, self._chunksize = mapper, chunksize
         self._arguments: Iterator[Any] = iter(())
         self._count = 0
@@ -238,9 +253,9 @@ class TaskSource:
     def make(self, index: int, argument: Any) -> Task:
         """Return the task for the argument number *index*."""
         if self._mapper is None:
-            return Task(self._sink, index, self.function, (argument,), None, index, self._retries, self.shared)
+            return Task(self.sink, index, self.function, (argument,), None, index, self.options, self.shared)
         args, position = ((self.function, argument),), index * self._chunksize
-        return Task(self._sink, index, self._mapper, args, None, position, self._retries, self.shared, len(argument))
+        return Task(self.sink, index, self._mapper, args, None, position, self.options, self.shared, len(argument))
 
     def __next__(self) -> Task:
         task = self.make(self._count, next(self._arguments))
@@ -260,7 +275,7 @@ class TaskSource:
             self._arguments = chain(arguments, self._arguments)
             return []
         first, self._count = self._count, self._count + len(arguments)
-        return list(zip(repeat(self._sink), count(first), arguments, repeat(self), count(number)))
+        return list(zip(repeat(self.sink), count(first), arguments, repeat(self), count(number)))
 
 
 #: A small task that is not made yet, see Note [Items]: its sink, its index, its argument, its source, its number.
@@ -282,6 +297,13 @@ def as_task(task: Task | Item) -> Task:
     return made
 
 
+def options_of(task: Task | Item) -> TaskOptions:
+    """
+    Return the options of the task, which may be an item.
+    """
+    return task.options if isinstance(task, Task) else task[3].options
+
+
 def name_of(task: Task) -> str:
     """
     Return the name of the user's function.
@@ -298,10 +320,12 @@ def is_of_many(task: Task) -> bool:
 
 def note_task(error: BaseException, task: Task, pid: int) -> None:
     """
-    Add to the exception of *task* which call it was, for which item, and in which worker.
+    Add to the exception of *task* which call it was, for which item, at which attempt, and in which worker.
     """
     try:
-        error.add_note(f"in {_call_of(error, task)}, worker {pid}")
+        most = task.options.retries + 1
+        attempt = f", attempt {most - task.retries} of {most}" if most > 1 else ""
+        error.add_note(f"in {_call_of(error, task)}{attempt}, worker {pid}")
     except Exception:
         pass  # it takes no notes, or the call is like no other: the scheduler goes on
 

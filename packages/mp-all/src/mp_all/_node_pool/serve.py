@@ -124,9 +124,9 @@ class NodePool:
             self._needed[call.number] = buffers
         args = (call.data, *buffers)
         if call.function == 0:
-            return Task(self, call.number, worker.run, args)
+            return Task(self, call.number, worker.run, args, options=self._pool._options)
         caller, shared = self._functions[call.function]
-        return Task(self, call.number, caller, args, shared=shared)
+        return Task(self, call.number, caller, args, options=self._pool._options, shared=shared)
 
     def _set(self, number: int, outcome: tuple[bool | None, Any]) -> None:
         """Take the outcome of a task: the sink of all tasks of the pool."""

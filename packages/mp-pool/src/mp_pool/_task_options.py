@@ -1,0 +1,169 @@
+"""`TaskOptions`: limits and repetitions of tasks; `HasOptions`: pools and executors whose tasks can have others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    Errors = type[BaseException] | Iterable[type[BaseException]]
+
+__all__ = ["DEFAULTS", "HasOptions", "TaskOptions", "check_numbers"]
+
+
+class TaskOptions:
+    """The options of some tasks. It does not change."""
+
+    __slots__ = ("cancel_running", "is_watched", "memory_limit", "retries", "retry_on", "stop_on_error", "timeout")
+
+    def __init__(
+        self,
+        retries: int = 0,
+        timeout: float | None = None,
+        retry_on: Errors = (),
+        memory_limit: int | None = None,
+        stop_on_error: bool = False,
+        cancel_running: bool = False,
+    ) -> None:
+        check_numbers(retries=retries, timeout=timeout, memory_limit=memory_limit)
+        self.retries, self.timeout, self.memory_limit = retries, timeout, memory_limit
+        self.retry_on = _classes(retry_on)
+        self.stop_on_error, self.cancel_running = stop_on_error, cancel_running
+        #: Whether the pool has to look at a worker while it runs such a task.
+        self.is_watched = timeout is not None or memory_limit is not None
+
+    def changed(self, **options: Any) -> TaskOptions:
+        """Return these options with others in place of some, those that are not None."""
+        kept = {name: getattr(self, name) for name in self.__slots__ if name != "is_watched"}
+        return TaskOptions(**kept | {name: value for name, value in options.items() if value is not None})
+
+
+def _classes(given: Any) -> tuple[type[BaseException], ...]:
+    classes = (given,) if isinstance(given, type) else tuple(given)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise TypeError(f"retry_on takes classes of exceptions, such as (OSError,), not {each!r}")
+    return classes
+
+
+def check_numbers(**options: Any) -> None:
+    """
+    Raise `ValueError` for a number that is out of its range.
+
+    >>> check_numbers(retries=-1)
+    Traceback (most recent call last):
+    ValueError: retries must be 0 or more, not -1
+    """
+    for name, value in options.items():
+        above, least = _RANGES.get(name, (0, "more than 0 bytes"))
+        if value is not None and value <= above:
+            raise ValueError(f"{name} must be {least}, not {value}")
+
+
+_RANGES = {
+    "retries": (-1, "0 or more"),
+    "timeout": (0, "more than 0 seconds"),
+    "threads_per_worker": (0, "at least 1"),
+}
+
+DEFAULTS = TaskOptions()
+
+
+class View:
+    """
+    A mixin for a pool, or an executor, that has the workers and the state of another one, and options of its own.
+
+    All attributes but the options are those of the other.
+    """
+
+    _of: Any
+
+    def __init__(self, of: Any, options: TaskOptions) -> None:
+        vars(self).update(_of=of, _options=options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_of"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._of, name, value)
+
+    # The class has an attribute of this name.
+    _state = property(lambda self: self._of._state)
+
+    def __del__(self) -> None:
+        """Leave the warning about a pool that still runs to the pool."""
+
+
+@functools.cache
+def _view_class(kind: type) -> Any:
+    return type(kind.__name__, (View, kind), {"__doc__": kind.__doc__, "__module__": kind.__module__})
+
+
+class HasOptions:
+    """A mixin for pools and executors: the method `options`."""
+
+    _options: TaskOptions
+    _scheduler: Any
+
+    def options(
+        self,
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+        retry_on: Errors | None = None,
+        memory_limit: int | None = None,
+        stop_on_error: bool | None = None,
+        cancel_running: bool | None = None,
+    ) -> Self:
+        """
+        Return the same workers with other options for the tasks that are submitted by it.
+
+        It has all methods; to close it, or to shut it down, does that for all. What is left out is as before:
+        ``pool.options(retries=2).options(timeout=5)`` has both.
+
+        Parameters
+        ----------
+        timeout, retries, retry_on, memory_limit : optional
+            As for `Pool`.
+        stop_on_error : bool, optional
+            Whether a `map`, ``starmap``, `imap` or `imap_unordered` ends with the first exception that comes: it is
+            raised at once, and the tasks that no worker has begun are dropped.
+        cancel_running : bool, optional
+            Whether *stop_on_error* also ends the tasks that run, by killing their workers.
+
+        Returns
+        -------
+        Pool or ProcessPoolExecutor
+            The view.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of its range, or the pool has an *engine*.
+
+        Examples
+        --------
+        >>> import time
+        >>> with mp.Pool(2) as pool:
+        ...     try:
+        ...         pool.options(timeout=0.2).apply(time.sleep, (60,))
+        ...     except mp.TaskTimeoutError as error:
+        ...         print(error.seconds, pool.apply(abs, (-1,)))
+        0.2 1
+        """
+        if not hasattr(self._scheduler, "watches"):
+            raise ValueError("a pool with engine= has one set of options for all tasks: give them to Pool(...)")
+        options = self._options.changed(
+            retries=retries,
+            timeout=timeout,
+            retry_on=retry_on,
+            memory_limit=memory_limit,
+            stop_on_error=stop_on_error,
+            cancel_running=cancel_running,
+        )
+        self._scheduler.watches |= options.is_watched
+        of = vars(self).get("_of", self)
+        return _view_class(type(of))(of, options)  # type: ignore[arg-type, no-any-return]
