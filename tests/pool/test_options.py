@@ -189,7 +189,8 @@ def test_progress_shows_all_tasks_done_and_warns_without_tqdm(start_method: str,
     done = run_script(tmp_path, OF_BAR, start_method, tqdm)
     assert done.returncode == 0 and done.stdout == "", done.stderr
     if tqdm == "absent":
-        assert done.stderr.count("UserWarning: progress=True shows nothing without tqdm: pip install tqdm") == 1
+        assert done.stderr.count("UserWarning: progress=True shows nothing without tqdm: pip install tqdm") == 2
+        assert "with ctx.Pool(2, progress=True) as pool:" in done.stderr  # the program's line
     else:
         assert "78/78" in done.stderr and done.stderr.splitlines()[-1].startswith("100%"), done.stderr
         assert "7/7" in done.stderr.splitlines()[-1]

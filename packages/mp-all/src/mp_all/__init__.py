@@ -81,7 +81,7 @@ _NAMES = {
 _NAMES_ON_LINUX = {
     "mp_all._dask": "dask_options",
     "mp_all._joblib_install": "joblib_install",
-    "mp_pool": "Pool ProcessPoolExecutor TaskMemoryError TaskTimeoutError WorkerLostError worker_index",
+    "mp_pool": "Pool ProcessPoolExecutor TaskMemoryError TaskTimeoutError WorkerLostError rng worker_index",
 }
 _is_linux = _machine.system() == "linux"
 _MODULES = {
@@ -123,6 +123,11 @@ def _let_pools_use_engines() -> None:
     _sys.modules["mp_pool.pool"].use_engines(_node_scheduler)
 
 
+def _let_blocks_be_shared() -> None:
+    reductions = _imports.load("mp_reductions")
+    _sys.modules["mp_pool.blocks"].use_shared_memory(reductions.share_memory, reductions.shared.empty)
+
+
 def _install_all() -> None:
     """Install all packages. Each is imported when its subject is met, see Note [Packages and their subjects]."""
     _packages.watch("mp_reductions", "import numpy", "numpy.ndarray")
@@ -135,6 +140,7 @@ def _install_all() -> None:
         _packages.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
         pool_contexts.install()
         _imports.when_imported("mp_pool.pool", _let_pools_use_engines)
+        _imports.when_imported("mp_pool.blocks", _let_blocks_be_shared)
     _settings.KNOWN.add("MP_TORCH")
     if _settings.is_on("MP_TORCH"):
         _importlib.import_module("mp_all._torch").torch_install()

@@ -32,7 +32,7 @@ import signal
 import threading
 import weakref
 
-__all__ = ["DeathPipe", "arm"]
+__all__ = ["DeathPipe", "arm", "end_forked_children_with_this_process"]
 
 _open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
 _hooked = False
@@ -124,6 +124,14 @@ def arm(fd: int) -> bool:
     except BlockingIOError:
         pass
     return True
+
+
+def end_forked_children_with_this_process() -> None:
+    """
+    Have the kernel kill whatever this process forks from now on, and what that forks, when this process ends.
+    """
+    pipe = DeathPipe()
+    os.register_at_fork(after_in_child=lambda: arm(pipe.fd) and None)
 
 
 def _watch(fd: int) -> None:

@@ -5,6 +5,7 @@ mp_pool.ProcessPoolExecutor  concurrent.futures.ProcessPoolExecutor; likewise
 mp_pool.WorkerLostError      the exception of that task
 mp_pool.TaskTimeoutError     the exception of a task that took longer than timeout=
 mp_pool.TaskMemoryError      the exception of a task that used more memory than memory_limit=
+mp_pool.rng                  the random generator of a task, with seed=
 mp_pool.worker_index         the number of the worker that runs a task
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mp_core import __version__ as __version__
+    from mp_core.random_streams import rng
     from mp_pool._own_index import worker_index
     from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
     from mp_pool.executor import ProcessPoolExecutor
@@ -29,10 +31,19 @@ _MODULES = {
     "TaskMemoryError": "errors",
     "TaskTimeoutError": "errors",
     "WorkerLostError": "errors",
+    "rng": "",
     "worker_index": "_own_index",
 }
 
-__all__ = ["Pool", "ProcessPoolExecutor", "TaskMemoryError", "TaskTimeoutError", "WorkerLostError", "worker_index"]
+__all__ = [
+    "Pool",
+    "ProcessPoolExecutor",
+    "TaskMemoryError",
+    "TaskTimeoutError",
+    "WorkerLostError",
+    "rng",
+    "worker_index",
+]
 
 
 if not TYPE_CHECKING:  # with this, a type checker would accept any name
@@ -44,7 +55,8 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from mp_core.imports import load
 
-        value = globals()[name] = getattr(load(f"{__name__}.{_MODULES[name]}"), name)
+        module = f"{__name__}.{_MODULES[name]}" if _MODULES[name] else "mp_core.random_streams"
+        value = globals()[name] = getattr(load(module), name)
         return value
 
 

@@ -65,7 +65,9 @@ def fits(task: Task, functions: dict[Any, bool]) -> bool:
     Tell whether *task* may be in a batch: what it is called with is small, is not changed by any task, and needs no
     reducers, so that one pickle for many is the same as a pickle for each. *functions* are those of the batch.
     """
-    if task.payload is not None or task.kwds or (task.shared is not None and not task.shared.kept):
+    if task.payload is not None or task.kwds or task.options.call is not None:
+        return False
+    if task.shared is not None and not task.shared.kept:
         return False
     return function_fits(task.called, functions) and is_small(task.args)
 

@@ -11,31 +11,57 @@ A fork server imports NumPy before it forks if this process has it, and since Py
 server is started without them. A server that runs already is left as it is, and its workers keep its libraries'
 threads.
 
-A forked worker sets the variables when it starts. Libraries that the program has loaded before keep their threads.
+A forked worker has the libraries that the program has loaded before, which read no variables any more. threadpoolctl
+tells them.
 """
 
 from __future__ import annotations
 
 import importlib
 import operator
+import sys
+import warnings
+
+from mp_core.errors import user_stack_level
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NameThatSets", "for_threads"]
+__all__ = ["NameThatSets", "for_threads", "limit_loaded_libraries"]
 
 THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
 
 
-def for_threads(count: int | None) -> dict[str, str]:
+def for_threads(count: int | None, forks: bool = False) -> dict[str, str]:
     """
-    Return the variables for *count* threads in each library; none for None.
+    Return the variables for *count* threads in each library; none for None. Warn where they come too late for a worker
+    that *forks*.
 
     >>> for_threads(2)["OMP_NUM_THREADS"]
     '2'
     """
-    return {} if count is None else dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(count))
+    if count is None:
+        return {}
+    if forks and "numpy" in sys.modules:
+        try:
+            import threadpoolctl  # noqa: F401  the workers have it by their fork
+        except ImportError:
+            warnings.warn(
+                "threads_per_worker= does not limit the libraries that are loaded already, which forked workers have "
+                "from this process: pip install threadpoolctl, or use the start method spawn",
+                stacklevel=user_stack_level(),
+            )
+    return dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(count))
+
+
+def limit_loaded_libraries(environment: dict[str, str]) -> None:
+    """
+    Limit the threads of the libraries that this forked worker has from its parent, if threadpoolctl is installed.
+    """
+    threadpoolctl: Any = sys.modules.get("threadpoolctl")
+    if threadpoolctl is not None:
+        threadpoolctl.threadpool_limits(int(environment[f"{THREADS[0]}_NUM_THREADS"]))
 
 
 class NameThatSets(str):

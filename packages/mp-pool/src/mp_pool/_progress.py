@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 
+from mp_core.errors import user_stack_level
 from mp_core.native import TryLock
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -60,7 +61,7 @@ def progress(wanted: bool) -> Progress | None:
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
-        warnings.warn("progress=True shows nothing without tqdm: pip install tqdm", stacklevel=3)
+        warnings.warn("progress=True shows nothing without tqdm: pip install tqdm", stacklevel=user_stack_level())
         return None
 
     class Bar(tqdm):  # type: ignore[misc, unused-ignore]

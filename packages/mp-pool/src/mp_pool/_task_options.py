@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -17,7 +17,16 @@ __all__ = ["DEFAULTS", "HasOptions", "TaskOptions", "check_numbers"]
 class TaskOptions:
     """The options of some tasks. It does not change."""
 
-    __slots__ = ("cancel_running", "is_watched", "memory_limit", "retries", "retry_on", "stop_on_error", "timeout")
+    __slots__ = (
+        "call",
+        "cancel_running",
+        "is_watched",
+        "memory_limit",
+        "retries",
+        "retry_on",
+        "stop_on_error",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -27,11 +36,14 @@ class TaskOptions:
         memory_limit: int | None = None,
         stop_on_error: bool = False,
         cancel_running: bool = False,
+        call: int | None = None,
     ) -> None:
         check_numbers(retries=retries, timeout=timeout, memory_limit=memory_limit)
         self.retries, self.timeout, self.memory_limit = retries, timeout, memory_limit
         self.retry_on = _classes(retry_on)
         self.stop_on_error, self.cancel_running = stop_on_error, cancel_running
+        #: The number of the call that the tasks are of, if their random numbers depend on it.
+        self.call = call
         #: Whether the pool has to look at a worker while it runs such a task.
         self.is_watched = timeout is not None or memory_limit is not None
 
@@ -107,6 +119,11 @@ class HasOptions:
 
     _options: TaskOptions
     _scheduler: Any
+    _calls: Iterator[int] | None
+
+    def _call_options(self) -> TaskOptions:
+        """Return the options of one call, with its number if there is a seed."""
+        return self._options if self._calls is None else self._options.changed(call=next(self._calls))
 
     def options(
         self,

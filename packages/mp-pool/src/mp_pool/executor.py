@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures.process
 import functools
+import itertools
 import os
 import threading
 import time
@@ -24,23 +25,24 @@ from multiprocessing.context import BaseContext
 from mp_core.main_module import MissingGuardError
 from mp_pool import errors
 from mp_pool._admission import Admission
-from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
 from mp_pool._mappers import starmap_chunk
 from mp_pool._progress import progress as bar
+from mp_pool._settings_of_workers import settings_for
 from mp_pool._shared_function import SharedFunction
 from mp_pool._standard_names import NamesOfExecutor
-from mp_pool._task_options import HasOptions, TaskOptions, check_numbers
+from mp_pool._task_options import HasOptions, TaskOptions
 from mp_pool._unopened import Unopened
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Outcome, Task
-from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     P = ParamSpec("P")
+    from mp_core.cpu_affinity import Cpus
+    from mp_core.random_streams import Seed
     from mp_pool._task_options import Errors
 
     T = TypeVar("T")
@@ -76,7 +78,9 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         Arguments of *initializer*.
     max_tasks_per_child : int, optional
         Number of tasks after which a worker is replaced by a new one.
-    retries, timeout, retry_on, memory_limit, max_memory_per_child, threads_per_worker, progress : optional
+    retries, timeout, retry_on, memory_limit, max_memory_per_child : optional
+        As for `Pool`.
+    threads_per_worker, cpu_affinity, seed, progress : optional
         As for `Pool`.
 
     Raises
@@ -109,6 +113,8 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         memory_limit: int | None = None,
         max_memory_per_child: int | None = None,
         threads_per_worker: int | None = None,
+        cpu_affinity: Cpus = None,
+        seed: Seed = None,
         progress: bool = False,
     ) -> None:
         if max_workers is None:
@@ -122,7 +128,6 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
                 raise TypeError("max_tasks_per_child must be an integer")
             if max_tasks_per_child <= 0:
                 raise ValueError("max_tasks_per_child must be >= 1")
-        check_numbers(max_memory_per_child=max_memory_per_child, threads_per_worker=threads_per_worker)
         context: Any = mp_context or get_context(None if max_tasks_per_child is None else "spawn")
         self._max_workers: int = max_workers
         self._mp_context = context
@@ -130,23 +135,27 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         self._initargs = tuple(initargs)
         self._max_tasks_per_child = max_tasks_per_child
         self._options = TaskOptions(retries, timeout, retry_on, memory_limit)
-        forks = context.get_start_method(allow_none=False) == "fork"
-        settings = Settings(
+        settings = settings_for(
+            max_workers,
+            context,
             initializer,
             self._initargs,
             max_tasks_per_child,
-            max_memory_per_child,
-            True,
-            for_threads(threads_per_worker),
-            forks,
+            max_memory_per_child=max_memory_per_child,
+            threads_per_worker=threads_per_worker,
+            cpu_affinity=cpu_affinity,
+            ends_children=False,
+            seed=seed,
+            is_executor=True,
         )
+        self._calls = None if seed is None else itertools.count()
         self._scheduler = Scheduler(
             context.Process,
             max_workers,
             settings,
             progress=bar(progress),
             # As in the standard executor: forked workers start all at once, before the thread; others when needed.
-            lazily=not forks,
+            lazily=not settings.forked,
             cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
             lost=WorkerLostError,
@@ -178,7 +187,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         Call ``fn(*args, **kwargs)`` in a worker, and return its future.
         """
         future = _Future(self._scheduler)
-        self._submit(_Call(future, fn, args, kwargs, self._options))
+        self._submit(_Call(future, fn, args, kwargs, self._call_options()))
         return future
 
     def _submit(self, task: Task) -> None:
@@ -222,7 +231,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         # A `submit` of the program (of a subclass, or put in place of ours) has to see each call, with the arguments
         # that the standard `map` gives it.
         is_ours = getattr(self.submit, "__func__", None) is _submit
-        options = self._options
+        options = self._call_options()
         if is_ours and options.is_watched:
             chunksize = 1  # the limits are those of one item
         single = is_ours and chunksize == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import multiprocessing.pool
 import operator
 import os
@@ -10,23 +12,24 @@ from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
 
-from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
 from mp_pool._mappers import map_chunk, starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
+from mp_pool._settings_of_workers import settings_for
 from mp_pool._standard_names import NamesOfPool
-from mp_pool._task_options import HasOptions, TaskOptions, check_numbers
+from mp_pool._task_options import HasOptions, TaskOptions
 from mp_pool._unopened import imports_under_way
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task, TaskSource, report
-from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from multiprocessing.pool import AsyncResult, IMapIterator
+    from multiprocessing.pool import AsyncResult, IMapIterator, MapResult
     from typing import Any, TypeVar
 
+    from mp_core.cpu_affinity import Cpus
+    from mp_core.random_streams import Seed
     from mp_pool._task_options import Errors
 
     T = TypeVar("T")
@@ -74,9 +77,18 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         Bytes of private memory; a worker with more after a task is replaced by a new one.
     threads_per_worker : int, optional
         Number of threads that numerical libraries (OpenMP, OpenBLAS, MKL, Numba, …) start in each worker, set in its
-        environment before it imports anything. A forked worker keeps the threads of libraries that are loaded already.
+        environment before it imports anything. For the libraries that a forked worker has from the program, which are
+        loaded already, it needs threadpoolctl. By default the libraries decide, as in a program without a pool.
+    cpu_affinity : {"spread"} or sequence, optional
+        The processors that each worker may use: a number or a set of them for each; ``"spread"`` gives each worker its
+        share of those of this process.
+    daemon : bool, optional
+        With False, tasks may start processes and pools of their own. What a worker has forked, and all pools, end with
+        it.
+    seed : int or sequence of int, optional
+        Makes `rng` in a task the same random numbers, whatever worker runs it, with whatever chunks, and however often.
     progress : bool, optional
-        Whether to show a progress bar over all tasks of the pool, if tqdm is installed.
+        Whether to show a progress bar over all tasks of the pool, which needs tqdm.
     engine : {"ray", "local"} or engine, optional
         Have the workers on other machines: an object like ``engines.Ray()``, or its name. *processes* is the number of
         workers on all nodes together. Only ``mp_all.Pool`` has it. Tasks and results travel by value.
@@ -114,11 +126,14 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         memory_limit: int | None = None,
         max_memory_per_child: int | None = None,
         threads_per_worker: int | None = None,
+        cpu_affinity: Cpus = None,
+        daemon: bool = True,
+        seed: Seed = None,
         progress: bool = False,
         engine: Any = None,
     ) -> None:
         if engine is not None:
-            _check_engine(processes, context, retry_on, memory_limit)
+            _check_engine(processes, context, retry_on, memory_limit, cpu_affinity, seed)
         if processes is None:
             processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
         processes = operator.index(processes)
@@ -128,21 +143,29 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
             raise ValueError(f"maxtasksperchild must be a positive int or None, not {maxtasksperchild!r}")
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, not {initializer!r}")
-        check_numbers(max_memory_per_child=max_memory_per_child, threads_per_worker=threads_per_worker)
         self._options = TaskOptions(retries, timeout, retry_on, memory_limit)
         self._ctx: Any = context or get_context()
         self._processes = processes
         self._initializer, self._initargs, self._maxtasksperchild = initializer, initargs, maxtasksperchild
-        environment = for_threads(threads_per_worker)
-        forks = self._ctx.get_start_method(allow_none=False) == "fork"
-        settings = Settings(
-            initializer, tuple(initargs), maxtasksperchild, max_memory_per_child, False, environment, forks
+        settings = settings_for(
+            processes,
+            self._ctx,
+            initializer,
+            initargs,
+            maxtasksperchild,
+            max_memory_per_child=max_memory_per_child,
+            threads_per_worker=threads_per_worker,
+            cpu_affinity=cpu_affinity,
+            ends_children=not daemon,
+            seed=seed,
+            is_executor=False,
         )
+        self._calls = None if seed is None else itertools.count()
         self._scheduler: Any
         if engine is not None:
             self._scheduler = _engine_scheduler(engine, processes, settings, timeout, bar(progress))
         else:
-            make = _maker(type(self).Process, self._ctx)
+            make = _maker(type(self).Process, self._ctx, daemon)
             self._scheduler = Scheduler(make, processes, settings, progress=bar(progress))
             self._scheduler.watches = self._options.is_watched
         self._cache = self._scheduler.sinks
@@ -179,9 +202,111 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         if callback is not None or error_callback is not None:
             callback, error_callback = _guarded(callback), _guarded(error_callback)
         result = Applied(self, callback, error_callback)
-        result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), None, self._options)
+        result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), None, self._call_options())
         self._scheduler.submit(task)
         return result
+
+    def map(
+        self,
+        func: Callable[..., T],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        *,
+        kwds: Mapping[str, Any] | None = None,
+    ) -> list[T]:
+        """
+        Like ``[func(item, **kwds) for item in iterable]``, in workers. An array among *kwds* is sent once.
+        """
+        return self._map_async(_with(func, kwds), iterable, mapstar, chunksize).get()  # type: ignore[no-any-return]
+
+    def map_async(
+        self,
+        func: Callable[..., T],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callback = None,
+        error_callback: Callback = None,
+        *,
+        kwds: Mapping[str, Any] | None = None,
+    ) -> MapResult[T]:
+        """
+        Like `map`; the result has ``get``, ``wait``, ``ready`` and ``successful``.
+        """
+        func = _with(func, kwds)
+        return self._map_async(func, iterable, mapstar, chunksize, callback, error_callback)  # type: ignore[no-any-return]
+
+    def starmap(
+        self,
+        func: Callable[..., T],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        *,
+        kwds: Mapping[str, Any] | None = None,
+    ) -> list[T]:
+        """
+        Like ``[func(*item, **kwds) for item in iterable]``, in workers. An array among *kwds* is sent once.
+        """
+        return self._map_async(_with(func, kwds), iterable, starmapstar, chunksize).get()  # type: ignore[no-any-return]
+
+    def starmap_async(
+        self,
+        func: Callable[..., T],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: Callback = None,
+        error_callback: Callback = None,
+        *,
+        kwds: Mapping[str, Any] | None = None,
+    ) -> AsyncResult[list[T]]:
+        """
+        Like `starmap`; the result has ``get``, ``wait``, ``ready`` and ``successful``.
+        """
+        func = _with(func, kwds)
+        return self._map_async(func, iterable, starmapstar, chunksize, callback, error_callback)  # type: ignore[no-any-return]
+
+    def map_blocks(
+        self,
+        func: Callable[..., Any],
+        array: Any,
+        blocks: int | None = None,
+        axis: int = 0,
+        *,
+        kwds: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """
+        Call *func* with each of the blocks into which *array* is cut, in workers, and put the results together.
+
+        With `mp_all`, the array is copied into shared memory once, if it is not there already, and each block is a view
+        of it; the results become one array in shared memory.
+
+        Parameters
+        ----------
+        func : callable
+            Called as ``func(block, **kwds)``.
+        array : array_like
+            Its blocks have the sizes that ``numpy.array_split`` gives them.
+        blocks : int, optional
+            Their number; by default one for each worker, and at most the length of *axis*.
+        axis : int, optional
+            The axis that is cut, and along which results are put together.
+        kwds : dict, optional
+            Keywords of *func*; their arrays are sent once.
+
+        Returns
+        -------
+        numpy.ndarray or list
+            One array, if the results are arrays of one dtype whose shapes differ along *axis* only; else the list.
+
+        Examples
+        --------
+        >>> with mp.Pool(2) as pool:
+        ...     pool.map_blocks(np.sqrt, np.array([1.0, 4.0, 9.0]))
+        array([1., 2., 3.])
+        """
+        from mp_pool.blocks import cut, joined
+
+        count = self._processes if blocks is None else blocks
+        return joined(self.map(func, cut(array, count, axis), 1, kwds=kwds), axis)
 
     def _map_async(
         self,
@@ -212,7 +337,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         shared = self._scheduler.share(func) if count > 1 else None
 
         items = iterable if single else batches(iterable, chunksize)
-        source = TaskSource(result, func, None if single else mapper, chunksize, self._options, shared)
+        source = TaskSource(result, func, None if single else mapper, chunksize, self._call_options(), shared)
         if type(iterable) in (list, tuple, range):
             self._scheduler.submit(source.over(items), length)
             return result
@@ -226,7 +351,13 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         return result
 
     def imap(  # type: ignore[override]
-        self, func: Callable[..., T], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+        self,
+        func: Callable[..., T],
+        iterable: Iterable[Any],
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        *,
+        kwds: Mapping[str, Any] | None = None,
     ) -> IMapIterator[T]:
         """
         Like `map`, but return an iterator; results in the order of *iterable*.
@@ -242,21 +373,29 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         buffersize : int, optional
             At most so many tasks are submitted whose results have not been taken; ``next`` reads the iterable. So an
             endless generator does not fill memory.
+        kwds : dict, optional
+            Keywords of *func*; their arrays are sent once.
 
         Returns
         -------
         iterator
             For a chunk whose worker has died, ``next`` raises `WorkerLostError`; the next call continues after it.
         """
-        return self._imap(Imapped(self), func, iterable, chunksize, buffersize)  # type: ignore[no-any-return]
+        return self._imap(Imapped(self), _with(func, kwds), iterable, chunksize, buffersize)  # type: ignore[no-any-return]
 
     def imap_unordered(  # type: ignore[override]
-        self, func: Callable[..., T], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+        self,
+        func: Callable[..., T],
+        iterable: Iterable[Any],
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        *,
+        kwds: Mapping[str, Any] | None = None,
     ) -> IMapIterator[T]:
         """
         Like `imap`, but with results in the order in which they come.
         """
-        return self._imap(ImappedUnordered(self), func, iterable, chunksize, buffersize)  # type: ignore[no-any-return]
+        return self._imap(ImappedUnordered(self), _with(func, kwds), iterable, chunksize, buffersize)  # type: ignore[no-any-return]
 
     def _imap(
         self, result: Any, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None
@@ -281,7 +420,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         items: Iterable[Any] = iterable if single else batches(iterable, chunksize)
         mapper = None if single else map_chunk
         shared = self._scheduler.share(func)
-        source = TaskSource(result, func, mapper, chunksize, self._options, shared)
+        source = TaskSource(result, func, mapper, chunksize, self._call_options(), shared)
         results: Any = result
         if buffersize is not None:
             scheduler = self._scheduler
@@ -347,7 +486,7 @@ def use_engines(scheduler: Callable[..., Any]) -> None:
     _engine_scheduler = scheduler
 
 
-def _check_engine(processes: int | None, context: BaseContext | None, retry_on: Any, memory_limit: Any) -> None:
+def _check_engine(processes: int | None, context: BaseContext | None, *refused: Any) -> None:
     """
     Raise `ValueError` for what a pool on other machines cannot have.
     """
@@ -355,18 +494,23 @@ def _check_engine(processes: int | None, context: BaseContext | None, retry_on: 
         raise ValueError("engine= needs the engines of mp-spawn, which mp-all brings: use mp_all.Pool")
     if processes is None:
         raise ValueError("with engine=, give processes, the number of workers on all nodes together")
-    if retry_on or memory_limit is not None:
-        raise ValueError("engine= has no retry_on= and no memory_limit=; retries= repeats the tasks of lost workers")
+    if any(each not in (None, ()) for each in refused):
+        raise ValueError("a pool with engine= has no retry_on=, memory_limit=, cpu_affinity= and seed=: leave them out")
     method = None if context is None else context.get_start_method()
     if method not in (None, "spawn"):
         raise ValueError(f"a context of {method!r} cannot be had with engine=, whose workers are spawned; leave it out")
 
 
-def _maker(process: Callable[..., Any], context: Any) -> Callable[..., Any]:
+def _with(func: Callable[..., T], kwds: Mapping[str, Any] | None) -> Callable[..., T]:
+    """Return *func* with these keywords."""
+    return functools.partial(func, **kwds) if kwds else func
+
+
+def _maker(process: Callable[..., Any], context: Any, daemon: bool) -> Callable[..., Any]:
     def make(**kwds: Any) -> Any:
         worker = process(context, **kwds)
         worker.name = worker.name.replace("Process", "PoolWorker")
-        worker.daemon = True
+        worker.daemon = daemon
         return worker
 
     return make

@@ -180,12 +180,13 @@ class Task:
         else:
             note(error, where, function=self.function, args=self.args, kwds=self.kwds or {})
 
-    def _call(self) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None]:
+    def _call(self) -> tuple[Any, ...]:
+        key = () if self.options.call is None else ((self.options.call, self.position),)
         if self.shared is None:
-            return self.function, self.args, self.kwds or None
+            return self.function, self.args, self.kwds or None, *key
         if task_messages.is_mapper(self.function):
-            return self.function, ((self.shared.reference, self.args[0][1]),), self.kwds or None
-        return self.shared.reference, self.args, self.kwds or None
+            return self.function, ((self.shared.reference, self.args[0][1]),), self.kwds or None, *key
+        return self.shared.reference, self.args, self.kwds or None, *key
 
     @property
     def called(self) -> Any:
@@ -240,7 +241,7 @@ class TaskSource:
         self._mapper, self._chunksize = mapper, chunksize
         self._arguments: Iterator[Any] = iter(())
         self._count = 0
-        self._all_small = mapper is None and (shared is None or shared.kept)
+        self._all_small = mapper is None and (shared is None or shared.kept) and options.call is None
         self.function = function
         #: What stands for it in a batch.
         self.called = function if shared is None else shared.reference

@@ -52,6 +52,7 @@ __all__ = [
     "name_of",
     "outcome",
     "place_of",
+    "seeded",
     "unpacked",
 ]
 
@@ -103,9 +104,11 @@ def name_of(function: Any, args: tuple[Any, ...]) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
-def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> bytes | None:
+def dump_plain(
+    function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None, *key: Any
+) -> bytes | None:
     """
-    Pickle a task that needs no reducers; return None for another one.
+    Pickle a task that needs no reducers; return None for another one. *key* is that of its random numbers.
     """
     if kwds or not is_plain(function):
         return None
@@ -113,9 +116,23 @@ def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[s
         if not is_plain(thing):
             return None
     try:
-        return pickle.dumps((function, args, None), _PROTOCOL)
+        return pickle.dumps((function, args, None, *key), _PROTOCOL)
     except UNPICKLABLE:
         return None  # its name is another function's
+
+
+def seeded(seed: Any, call: tuple[Any, ...]) -> tuple[Any, ...]:
+    """
+    Return the function, arguments and keywords of a task whose random numbers depend on *seed* and on the task's key.
+    """
+    from mp_core.random_streams import ForEach, set_stream
+
+    function, args, kwds, (number, index) = call
+    if is_mapper(function):
+        inner, items = args[0]
+        return function, ((ForEach(inner, seed, number, index), items),), kwds
+    set_stream(seed, number, index)
+    return function, args, kwds
 
 
 def unpacked(payload: Any) -> tuple[list[bytes], list[tuple[int, tuple[Any, ...]]]]:

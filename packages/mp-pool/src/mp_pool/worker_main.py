@@ -6,12 +6,13 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import util
 
-from mp_core import children
+from mp_core import children, death_pipe
 from mp_core.native import LONGEST, plain_loads, recorders, timeline_now
 from mp_pool import _function_cache, task_messages
+from mp_pool._environment import limit_loaded_libraries
 from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool._memory import private_bytes
 from mp_pool._own_index import set_worker_index
@@ -30,7 +31,8 @@ class Settings:
 
     *executor*: as in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
     *environment* is set also before the worker imports anything, see `_environment`. *forked*: whether workers are
-    forked. *initializer_comes*: whether the initializer comes through the line.
+    forked. *cpus*: the processors of each worker. *ends_children*: whether what a worker forks ends with it. *seed*: of
+    the tasks' random numbers. `initializer_comes`: whether the initializer comes through the line.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Settings:
         executor: bool = False,
         environment: dict[str, str] | None = None,
         forked: bool = False,
-        initializer_comes: bool = False,
+        cpus: Sequence[frozenset[int]] | None = None,
+        ends_children: bool = False,
+        seed: Any = None,
     ) -> None:
         self.initializer = initializer
         self.initargs = initargs
@@ -51,7 +55,10 @@ class Settings:
         self.executor = executor
         self.environment = environment
         self.forked = forked
-        self.initializer_comes = initializer_comes
+        self.cpus = cpus
+        self.ends_children = ends_children
+        self.seed = seed
+        self.initializer_comes = False
 
     def without_initializer(self) -> Settings:
         """Return settings for a worker whose initializer comes through the line."""
@@ -77,10 +84,14 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if settings.environment:
         os.environ.update(settings.environment)
+        if settings.forked:
+            limit_loaded_libraries(settings.environment)
     line = ends.open()
     set_worker_index(ends.index)
+    if settings.ends_children:
+        death_pipe.end_forked_children_with_this_process()
     try:
-        if _initialize(settings, line):
+        if _initialize(settings, line, ends.index):
             line.send_all(0, task_messages.READY, b"")
             _loop(line, settings)
     except BrokenPipeError:
@@ -90,10 +101,12 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
         line.close()
 
 
-def _initialize(settings: Settings, line: Any) -> bool:
+def _initialize(settings: Settings, line: Any, index: int) -> bool:
     if settings.initializer_comes or settings.initializer is not None:
         children.get_ready()  # it may change the root of the process
     try:
+        if settings.cpus is not None:
+            os.sched_setaffinity(0, settings.cpus[index])
         if settings.initializer_comes:
             _receive_function(line)()
         elif settings.initializer is not None:
@@ -139,9 +152,10 @@ def _next(line: Any, parts: list[Any]) -> task_messages.Frame | None:
 def _loop(line: Any, settings: Settings) -> None:
     done = 0
     caught = BaseException if settings.executor else Exception
-    loads, loads_plain = task_messages.loads, plain_loads
+    loads, loads_plain, seed = task_messages.loads, plain_loads, settings.seed
     value: Any
     payload: Any
+    call: Any
     parts: list[Any] = []
     is_ready = False  # for anything that a task may need
     has_dropped = False  # tasks that were taken back, since the last answer
@@ -179,7 +193,8 @@ def _loop(line: Any, settings: Settings) -> None:
         began, given, name = recorders and timeline_now(), len(payload), ""
         # The result is sent before the next task is claimed: at a death the parent knows which task was running.
         try:
-            function, args, kwds = loads(payload) if kind else loads_plain(payload)
+            call = loads(payload) if kind else loads_plain(payload)
+            function, args, kwds = call if seed is None else task_messages.seeded(seed, call)
             payload = None
             if began:
                 name = task_messages.name_of(function, args)
@@ -189,7 +204,7 @@ def _loop(line: Any, settings: Settings) -> None:
         else:
             kind, data = _dumped(line, value, settings)
         # These objects must not live until the next task comes.
-        function = args = kwds = value = payload = None
+        call = function = args = kwds = value = payload = None
         if began:
             _record(began, name, number, given, kind, data)
         _send(line, number, kind, data)

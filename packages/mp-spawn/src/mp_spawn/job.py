@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import current_process, get_all_start_methods, spawn
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -33,7 +32,6 @@ __all__ = [
     "check_call",
     "check_options",
     "check_start_method",
-    "cpus_for",
 ]
 
 OUTPUTS = ("inherit", "prefix", "capture")
@@ -274,32 +272,6 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
     if (is_word and output not in OUTPUTS) or not isinstance(output, str | os.PathLike):
         known = ", ".join(map(repr, OUTPUTS))
         raise ValueError(f"output={output!r} is none of {known}, nor a folder; write a new one as './{output}'")
-
-
-def cpus_for(cpu_affinity: Any, nprocs: int) -> Sequence[frozenset[int]] | None:
-    """
-    Return the processors of each rank.
-
-    >>> cpus_for([0, {1, 2}], 2)
-    [frozenset({0}), frozenset({1, 2})]
-    """
-    if cpu_affinity is None:
-        return None
-    if not hasattr(os, "sched_setaffinity"):
-        raise ValueError("cpu_affinity is not supported on this system; leave it at None")
-    if cpu_affinity == "spread":
-        # Neighbours share caches: each rank gets a run of processors, as even as the numbers allow.
-        mine = sorted(os.sched_getaffinity(0))
-        if nprocs >= len(mine):
-            return [frozenset({mine[rank * len(mine) // nprocs]}) for rank in range(nprocs)]
-        cuts = [rank * len(mine) // nprocs for rank in range(nprocs + 1)]
-        return [frozenset(mine[a:b]) for a, b in itertools.pairwise(cuts)]
-    if isinstance(cpu_affinity, str) or not isinstance(cpu_affinity, Sequence) or len(cpu_affinity) != nprocs:
-        raise ValueError(
-            f"cpu_affinity={_short(cpu_affinity)} is not for {nprocs} ranks; "
-            "give 'spread', or a sequence with a processor, or a set of them, for each rank"
-        )
-    return [frozenset(each) if isinstance(each, Iterable) else frozenset({each}) for each in cpu_affinity]
 
 
 def _at_least(name: str, value: Any, least: int, what: str) -> None:

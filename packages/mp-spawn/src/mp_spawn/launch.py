@@ -22,7 +22,6 @@ from mp_spawn.job import (
     check_call,
     check_options,
     check_start_method,
-    cpus_for,
 )
 from mp_spawn.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.output import output_for
@@ -96,7 +95,7 @@ def prepare(
         daemon,
         env,
         threads_per_rank,
-        cpus_for(cpu_affinity, nprocs),
+        _cpus_for(cpu_affinity, nprocs),
         to,
         max_restarts,
         wants_result,
@@ -106,6 +105,14 @@ def prepare(
         restarts_all,
         frugal=frugal,
     )
+
+
+def _cpus_for(cpu_affinity: Cpus, nprocs: int) -> Any:
+    if cpu_affinity is None:
+        return None
+    from mp_core.cpu_affinity import cpus_for  # not at the top: `import mp_spawn` does not import mp-core
+
+    return cpus_for(cpu_affinity, nprocs, "ranks")
 
 
 # Overloads for type checkers: with `join` it returns None, else a context.

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any, Self, cast
 
+from mp_core.cpu_affinity import cpus_for
 from mp_spawn.context import ProcessContext
 from mp_spawn.engines.node_payload import NodePayload
 from mp_spawn.engines.protocol import End, Ended, Failing, Printed, Restarted, Row, Signal, Start
 from mp_spawn.errors import Failure
-from mp_spawn.job import Job, Launcher, cpus_for
+from mp_spawn.job import Job, Launcher
 from mp_spawn.output import _Piped
 from mp_spawn.payload import Payload
 from mp_spawn.rank import Events, Rank, all_ended
@@ -119,7 +120,7 @@ class NodeJob(Job):
             daemon=start.daemon,
             env=lambda rank: {**_devices(rank, start.gpus_per_rank), **start.env[rank]},
             threads_per_rank=start.threads_per_rank,
-            cpus=cpus_for("spread" if start.spread else None, count),
+            cpus=cpus_for("spread" if start.spread else None, count, "ranks"),
             output=output,
             restarts_before=start.restarts,
             max_restarts=start.max_restarts,
