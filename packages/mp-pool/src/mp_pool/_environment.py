@@ -22,8 +22,6 @@ import operator
 import sys
 import warnings
 
-from mp_core.errors import user_stack_level
-
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
@@ -47,6 +45,8 @@ def for_threads(count: int | None, forks: bool = False) -> dict[str, str]:
         try:
             import threadpoolctl  # noqa: F401  the workers have it by their fork
         except ImportError:
+            from mp_core.errors import user_stack_level
+
             warnings.warn(
                 "threads_per_worker= does not limit the libraries that are loaded already, which forked workers have "
                 "from this process: pip install threadpoolctl, or use the start method spawn",

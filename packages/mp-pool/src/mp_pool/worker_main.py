@@ -12,7 +12,6 @@ from multiprocessing import util
 from mp_core import children, death_pipe
 from mp_core.native import LONGEST, plain_loads, recorders, timeline_now
 from mp_pool import _function_cache, task_messages
-from mp_pool._environment import limit_loaded_libraries
 from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool._memory import private_bytes
 from mp_pool._own_index import set_worker_index
@@ -85,6 +84,8 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     if settings.environment:
         os.environ.update(settings.environment)
         if settings.forked:
+            from mp_pool._environment import limit_loaded_libraries
+
             limit_loaded_libraries(settings.environment)
     line = ends.open()
     set_worker_index(ends.index)
