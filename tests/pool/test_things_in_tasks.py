@@ -1,7 +1,8 @@
-"""Queues, connections and locks are arguments of tasks, results and objects in queues, and leave nothing behind."""
+"""Queues, connections, locks and shared ctypes are arguments of tasks, results and objects in queues, and leave no trace."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import pickle
@@ -155,6 +156,64 @@ def test_a_queue_is_a_result_and_an_object_in_a_queue(kind: str, ctx: BaseContex
             each.close()
 
 
+class Point(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_double), ("n", ctypes.c_int))
+
+
+def change(value: Any, array: Any, raw: Any, point: Any) -> tuple[Any, ...]:
+    with value.get_lock():
+        value.value += 1
+    array[1] += 2
+    np.frombuffer(raw)[:] += 1
+    point.x += 0.5
+    return value, array, raw, point
+
+
+@both
+def test_shared_ctypes_are_arguments_and_results_of_tasks(kind: str, ctx: BaseContext) -> None:
+    value, array, raw = ctx.Value("i", 5), ctx.Array("d", [1, 2, 3]), ctx.RawArray("d", 50_000)
+    point = ctx.Value(Point, 1.0, 2)
+    with tasks.either(kind, ctx) as pool:
+        returned = [pool.submit(change, value, array, raw, point)() for _ in range(4)][-1]
+    assert (value.value, array[:], raw[7], point.x) == (9, [1, 10, 3], 4.0, 3.0)
+    returned[0].value, returned[1][0], returned[2][8], returned[3].n = 50, 60, 70, 80
+    assert (value.value, array[0], raw[8], point.n) == (50, 60, 70, 80)
+    process = ctx.Process(target=change, args=(value, array, raw, point))
+    process.start()
+    process.join()
+    assert (value.value, array[1], raw[8]) == (51, 12, 71)
+
+
+def add_one(array: np.ndarray) -> bool:
+    array += 1
+    return mp.is_shared(array)
+
+
+def test_an_array_over_a_raw_array_is_shared_and_is_sent_without_a_copy(ctx: BaseContext) -> None:
+    raw, locked = ctx.RawArray("d", 50_000), ctx.Array("i", 50_000)
+    arrays = [
+        np.frombuffer(raw),
+        np.frombuffer(locked.get_obj(), "i4"),
+        np.ctypeslib.as_array(raw)[100:].reshape(2, -1),
+    ]
+    assert all(map(mp.is_shared, arrays)) and not arrays[0].any()
+    before = mp.memory_stats()["copied_bytes"]
+    with ctx.Pool(2) as pool:
+        assert pool.map(add_one, arrays, 1) == [True] * 3
+    assert (raw[0], raw[100], locked[9]) == (1, 2, 1)
+    assert mp.memory_stats()["copied_bytes"] == before
+
+
+def test_the_memory_of_a_raw_array_lives_as_long_as_an_array_over_it() -> None:
+    before = mp.memory_stats()["live_bytes"]
+    array = np.frombuffer(mp.RawArray("d", 100_000))
+    array[:] = 3
+    others = [mp.RawArray("d", 100_000) for _ in range(3)]
+    assert (array == 3).all() and not any(np.frombuffer(other).any() for other in others)
+    del array, others
+    assert mp.memory_stats()["live_bytes"] == before
+
+
 def test_the_lock_of_a_killed_task_passes_on(ctx: BaseContext) -> None:
     lock = mp.Lock()
     with mp.get_context(ctx.get_start_method()).Pool(1) as pool:
@@ -202,7 +261,14 @@ def test_the_release_of_a_queue_closes_what_was_not_received_and_asks_for_nothin
 
 
 def test_what_cannot_travel_is_the_standard_error() -> None:
-    for thing in (mp.Queue(), mp.SimpleQueue(), mp.Lock(), mp.Event(), mp.Barrier(2)):
+    for thing in (
+        mp.Queue(),
+        mp.SimpleQueue(),
+        mp.Lock(),
+        mp.Event(),
+        mp.Barrier(2),
+        mp.Value("i"),
+    ):
         with pytest.raises(RuntimeError, match="should only be shared between processes through inheritance"):
             pickle.dumps(thing)
     mp.set_sharing(False)

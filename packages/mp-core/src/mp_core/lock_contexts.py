@@ -36,8 +36,13 @@ def _standard_locks_of_queues() -> None:
     imports.load("mp_core._queue_locks").install()
 
 
+def _ctypes_in_blocks() -> None:
+    imports.load("mp_core._shared_ctypes").install()
+
+
 def install() -> None:
     """Make the locks of every context those of mp_core. The functions of `multiprocessing` itself stay unchanged."""
     for name in MODULES:
         setattr(BaseContext, name, _method(name))
     imports.when_imported("multiprocessing.queues", _standard_locks_of_queues)
+    imports.when_imported("multiprocessing.sharedctypes", _ctypes_in_blocks)
