@@ -1,4 +1,4 @@
-"""Queues, connections, locks and shared ctypes are arguments of tasks, results and objects in queues, and leave no trace."""
+"""Queues, connections, locks and shared ctypes are arguments and results of tasks, travel in queues, leave no trace."""
 
 from __future__ import annotations
 
