@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Pool", "use_engines"]
+__all__ = ["Pool"]
 
 _MAPPERS = {mapstar: map_chunk, starmapstar: starmap_chunk}
 
@@ -70,8 +70,8 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
     progress : bool, optional
         Whether to show a progress bar over all tasks of the pool, if tqdm is installed.
     engine : {"ray", "local"} or engine, optional
-        Have the workers on other machines: an object like ``engines.Ray()``, or its name. *processes* is the number of
-        workers on all nodes together. Only ``mp_all.Pool`` has it. Tasks and results travel by value.
+        Have the workers on other machines: an object like ``mp_nodes.Ray()``, or its name. *processes* is the number of
+        workers on all nodes together. Tasks and results travel by value. It needs mp-nodes.
 
     Raises
     ------
@@ -108,7 +108,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         engine: Any = None,
     ) -> None:
         if engine is not None:
-            _check_engine(processes, context)
+            on_nodes = _check_engine(engine, processes, context)
         if processes is None:
             processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
         processes = operator.index(processes)
@@ -130,7 +130,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         )
         self._scheduler: Any
         if engine is not None:
-            self._scheduler = _engine_scheduler(engine, processes, settings, timeout, bar(progress))
+            self._scheduler = on_nodes(engine, processes, settings, timeout, bar(progress))
         else:
             make = _maker(type(self).Process, self._ctx)
             self._scheduler = Scheduler(make, processes, settings, timeout=timeout, progress=bar(progress))
@@ -318,29 +318,19 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         self._scheduler.join()
 
 
-# The scheduler of a pool with an engine; mp_all, which knows the engines, sets it.
-_engine_scheduler: Callable[..., Any]
-
-
-def use_engines(scheduler: Callable[..., Any]) -> None:
+def _check_engine(engine: Any, processes: int | None, context: BaseContext | None) -> Callable[..., Any]:
     """
-    Have pools with an engine use this scheduler, made of engine, processes, settings, timeout and progress.
+    Return what makes the scheduler of a pool on other machines; raise `ValueError` for what such a pool cannot have.
     """
-    global _engine_scheduler
-    _engine_scheduler = scheduler
+    from mp_core import engines
 
-
-def _check_engine(processes: int | None, context: BaseContext | None) -> None:
-    """
-    Raise `ValueError` for what a pool on other machines cannot have.
-    """
-    if "_engine_scheduler" not in globals():
-        raise ValueError("engine= needs the engines of mp-spawn, which mp-all brings: use mp_all.Pool")
+    on_nodes: Callable[..., Any] = engines.load("pool", f"engine={engine!r}")
     if processes is None:
         raise ValueError("with engine=, give processes, the number of workers on all nodes together")
     method = None if context is None else context.get_start_method()
     if method not in (None, "spawn"):
-        raise ValueError(f"a context of {method!r} cannot be had with engine=, whose workers are spawned; leave it out")
+        raise ValueError(f"engine= always spawns its workers: drop context={method!r}, or pass a spawn context")
+    return on_nodes
 
 
 def check_options(retries: int, timeout: float | None, max_memory: int | None, threads: int | None) -> None:

@@ -246,7 +246,7 @@ def check_call(fn: Any, args: Any, nprocs: Any) -> None:
         raise TypeError(
             f"args is a {type(args).__name__}, {_short(args)}; it must be a tuple, as in args=(x,) or args=tuple(args)"
         )
-    _at_least("nprocs", nprocs, 1, "the number of ranks")
+    at_least("nprocs", nprocs, 1, "the number of ranks")
 
 
 def check_start_method(start_method: Any, context: Any) -> None:
@@ -266,8 +266,8 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
     Raise `TypeError` or `ValueError` for an option out of its range.
     """
     if threads_per_rank is not None:
-        _at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
-    _at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
+        at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
+    at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
     if isinstance(output, Streams):
         return
     is_word = isinstance(output, str) and os.sep not in output and not os.path.isdir(output)
@@ -302,7 +302,10 @@ def cpus_for(cpu_affinity: Any, nprocs: int) -> Sequence[frozenset[int]] | None:
     return [frozenset(each) if isinstance(each, Iterable) else frozenset({each}) for each in cpu_affinity]
 
 
-def _at_least(name: str, value: Any, least: int, what: str) -> None:
+def at_least(name: str, value: Any, least: int, what: str) -> None:
+    """
+    Raise `TypeError` or `ValueError` for an option that is no integer, or too small; *what* says what to give.
+    """
     try:
         number = operator.index(value)
     except TypeError:

@@ -12,6 +12,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from mp_core import engines
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import (
@@ -195,8 +196,8 @@ def start_processes(
         Record the Python stacks of a rank that ends by SIGSEGV and the like, in ``Failure.stack``, and of one that is
         too slow. A program that has enabled ``faulthandler`` itself keeps its own.
     engine : {"ray", "local"} or engine
-        Run the ranks on other machines: an object like ``engines.Ray()``, or its name. Arrays are then shared
-        within a machine, and writes do not reach other machines.
+        Run the ranks on other machines: an object like ``mp_nodes.Ray()``, or its name. Arrays are then shared
+        within a machine, and writes do not reach other machines. It needs mp-nodes.
 
     Returns
     -------
@@ -220,7 +221,8 @@ def start_processes(
     """
     options = options_among(locals())
     if engine is not None:
-        return _engines().start(engine, fn, args, nprocs, join, **options)  # type: ignore[no-any-return]
+        start = engines.load("start", f"engine={engine!r}")
+        return start(engine, fn, args, nprocs, join, **options)  # type: ignore[no-any-return]
     job = prepare(fn, args, nprocs, **options)
     if not join:
         return ProcessContext._of(job)
@@ -342,7 +344,8 @@ def run(
     """
     options = options_among(locals())
     if engine is not None:
-        blobs = _engines().run(engine, fn, args, nprocs, timeout, grace_period, **options)
+        run_on = engines.load("run", f"engine={engine!r}")
+        blobs = run_on(engine, fn, args, nprocs, timeout, grace_period, **options)
         return [_result(rank, blob) for rank, blob in enumerate(blobs)]
     job = prepare(fn, args, nprocs, **options, wants_result=True)
     started, ended = ProcessContext._run(job, timeout, grace_period)
@@ -365,15 +368,6 @@ def _ended_late(started: ProcessContext, job: Job, reason: str) -> TimeoutError:
         error.add_note(stack)
         job.output.add(rank, f"too slow: {stack}\n")
     return error
-
-
-def _engines() -> Any:
-    """
-    Import the engines, which few programs need.
-    """
-    from mp_spawn.engines import start
-
-    return start
 
 
 def _result(rank: int, blob: bytes) -> Any:
