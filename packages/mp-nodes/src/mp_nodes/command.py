@@ -103,9 +103,9 @@ def _drive(
     """
     with recording(), Forwarding() as signals:
         context = _start(chosen, call, nprocs, engine(signals), signals)
-        while not context._done.is_set():
+        while not context.is_over():
             if readable(signals.fd, 0.05):
-                signals.handle(context._forward)
+                signals.handle(context.send_signal)
     if chosen.output == "capture":
         for captured in context.captured:
             sys.stdout.write(captured.stdout)
@@ -114,7 +114,7 @@ def _drive(
         context.join()
     except ProcessException as error:
         _print_failure(context, error)
-    code: int = context._code()
+    code: int = context.code()
     return code
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
     from mp_spawn.log_records import LoggingToParent, logging_to_parent
+    from mp_spawn.running_job import RunningJob
 
 # The module of each name. It is imported at the first use: every rank imports this package and needs none of them.
 _MODULES = {
@@ -32,6 +33,7 @@ _MODULES = {
     "ProcessException": "errors",
     "ProcessExitedException": "errors",
     "ProcessRaisedException": "errors",
+    "RunningJob": "running_job",
     "SpawnContext": "launch",
     "logging_to_parent": "log_records",
     "run": "launch",
@@ -47,6 +49,7 @@ __all__ = [
     "ProcessException",
     "ProcessExitedException",
     "ProcessRaisedException",
+    "RunningJob",
     "SpawnContext",
     "logging_to_parent",
     "run",

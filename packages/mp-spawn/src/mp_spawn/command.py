@@ -125,7 +125,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         try:
             # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
             is_shared = chosen.output == "inherit" or job.gives_terminal
-            with nullcontext() if is_shared else progress(nprocs, context._count_ended):
+            with nullcontext() if is_shared else progress(nprocs, context._supervisor.count_ended):
                 error = outcome(context, chosen.timeout)
         except BaseException:
             context.terminate()

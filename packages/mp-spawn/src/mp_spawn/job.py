@@ -103,7 +103,7 @@ class Job:
         """
         Start *ranks*, which maps the number of a rank to how often it has been started before.
         """
-        payloads = self._payloads(len(ranks))
+        payloads = self.payloads(len(ranks))
         inboxes: list[Inbox] = []
         stacks: list[Stacks | None] = []
         for_ranks: list[OwnedFd] = []
@@ -132,7 +132,7 @@ class Job:
                     inboxes.append(inbox)
                     report, at, parents_fd = file, inbox.at, file.fd
                 stacks.append(Stacks.unless_scarce() if has_stacks else None)
-                spec = self._spec(rank, restarts, payload, report, stacks[-1])
+                spec = self.spec(rank, restarts, payload, report, stacks[-1])
                 spec = spec._replace(report_at=at, parents_end=f"/proc/{os.getpid()}/fd/{parents_fd}")
                 if rank == 0 and self.gives_stdin:
                     for_ranks.append(OwnedFd())
@@ -173,7 +173,7 @@ class Job:
         leave_out()
         return spawn.get_preparation_data("rank")
 
-    def _payloads(self, count: int) -> list[Payload]:
+    def payloads(self, count: int) -> list[Payload]:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
         # Not at the top: a fork does not need mp-core.
@@ -186,7 +186,7 @@ class Job:
             return [plain_payload(self.fn, self.args, self.launcher.start_method)] * count
         return payloads(self.fn, self.args, count, self.launcher.start_method)
 
-    def _spec(self, rank: int, restarts: int, payload: Payload, report: InheritedFd, stacks: Stacks | None) -> RankSpec:
+    def spec(self, rank: int, restarts: int, payload: Payload, report: InheritedFd, stacks: Stacks | None) -> RankSpec:
         env: dict[str, str] = {}
         if self.threads_per_rank is not None:
             env = dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(self.threads_per_rank))

@@ -29,6 +29,7 @@ from mp_spawn.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.output import output_for
 from mp_spawn.process_handle import has_pidfds, has_socketpairs
 from mp_spawn.rank import stacks_of
+from mp_spawn.running_job import RunningJob
 from mp_spawn.streams import Streams
 from mp_spawn.tee import Tee
 from mp_spawn.zygote import ZygoteLauncher
@@ -109,7 +110,7 @@ def prepare(
     )
 
 
-# Overloads for type checkers: with `join` it returns None, else a context.
+# Overloads for type checkers: with `join` it returns None, else a context; with an engine what all jobs can do.
 @overload
 def start_processes(
     fn: Fn,
@@ -118,6 +119,8 @@ def start_processes(
     join: Literal[True] = ...,
     daemon: bool = ...,
     start_method: str | None = ...,
+    *,
+    engine: object = ...,
     **options: Unpack[Options],
 ) -> None: ...
 @overload
@@ -129,8 +132,21 @@ def start_processes(
     join: Literal[False],
     daemon: bool = ...,
     start_method: str | None = ...,
+    engine: None = ...,
     **options: Unpack[Options],
 ) -> ProcessContext: ...
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    engine: object,
+    **options: Unpack[Options],
+) -> RunningJob: ...
 @overload
 def start_processes(
     fn: Fn,
@@ -139,6 +155,8 @@ def start_processes(
     join: bool = ...,
     daemon: bool = ...,
     start_method: str | None = ...,
+    *,
+    engine: None = ...,
     **options: Unpack[Options],
 ) -> ProcessContext | None: ...
 def start_processes(
@@ -157,7 +175,7 @@ def start_processes(
     max_restarts: int = 0,
     faulthandler: bool = True,
     engine: Any = None,
-) -> ProcessContext | None:
+) -> RunningJob | None:
     """
     Call ``fn(rank, *args)`` in *nprocs* processes, all started before any of them is waited for.
 
@@ -201,8 +219,8 @@ def start_processes(
 
     Returns
     -------
-    ProcessContext or None
-        None with *join*.
+    ProcessContext, RunningJob or None
+        None with *join*; with *engine* an object with the methods of `RunningJob`.
 
     Raises
     ------
@@ -352,7 +370,7 @@ def run(
     if not ended:
         # From a call: in a variable of this frame, which its traceback has, the exception would keep *args*.
         raise _ended_late(started, job, f"{len(started.sentinels)} of {nprocs} ranks still ran after {timeout} s")
-    return [_result(rank, blob) for rank, blob in enumerate(started._reports())]
+    return [_result(rank, blob) for rank, blob in enumerate(started._supervisor.reports())]
 
 
 def _ended_late(started: ProcessContext, job: Job, reason: str) -> TimeoutError:

@@ -11,8 +11,8 @@ from collections import deque
 from typing import Any
 
 from mp_core.timeline.remote import NodeTimeline
-from mp_nodes.agent.node_context import Commands, NodeContext, NodeJob, Relay
 from mp_nodes.agent.node_payload import NodePayload
+from mp_nodes.agent.node_supervisor import Commands, NodeJob, NodeSupervisor, Relay
 from mp_nodes.protocol import (
     BEAT,
     DRIVER_LOST_AFTER,
@@ -157,14 +157,15 @@ class Agent:
             self._job = NodeJob.of(start, payload, ZygoteLauncher(), self._relay)
             if self._abandoned.is_set():
                 return
-            context = NodeContext.begin(self._job, commands, self.outbox.put)
-            self.outbox.put(Started(context.pids()))
+            supervisor = NodeSupervisor.start(self._job, commands)
+            supervisor.tell = self.outbox.put
+            self.outbox.put(Started([rank.pid for rank in supervisor.ranks]))
             payload.post_office.begin(start.node.ranks.start, self.outbox.put)
             self.hear()
             self._limit = DRIVER_LOST_AFTER
             if self._abandoned.is_set():
                 self._job.death_pipe.close()  # it came while the ranks were being started
-            ended = context.watch()
+            ended = supervisor.run()
             for name, data in timeline.files():
                 self.outbox.put(Recorded(name, data))
             self.outbox.put(ended)

@@ -9,18 +9,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mp_nodes import protocol
+from mp_nodes.driver.completion import Completion
 from mp_nodes.driver.node_state import TO_GREET, NodeState
 from mp_nodes.driver.plan import Plan
 from mp_nodes.driver.remote_output import Writer, sink_for
 from mp_nodes.protocol import BEAT, NODE_LOST_AFTER, EngineError, Node
-from mp_spawn.context import GRACE, KILL_TO_DEAD, ProcessContext
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
 from mp_spawn.rank import unpickled
+from mp_spawn.running_job import RunningJob
 from mp_spawn.signals import ENDING, INTERRUPTED
+from mp_spawn.supervisor import GRACE, KILL_TO_DEAD
 
 __all__ = ["EngineContext"]
 
@@ -32,12 +35,13 @@ TO_ALL_NODES = 2.0
 logger = logging.getLogger("mp_spawn")
 
 
-class EngineContext(ProcessContext):
+class EngineContext(RunningJob):
     """
     The ranks of a job on an engine, as `start_processes` returns them with ``join=False`` and ``engine=``.
 
-    It has the methods of `ProcessContext`. The processes are not this program's children, so ``processes`` and
-    ``sentinels`` are empty. After the first failure the other ranks are ended, whether or not `join` is being called.
+    It has the methods of `RunningJob`. The processes are not this program's children, so ``processes`` and
+    ``sentinels``, which programs for torch read, are empty. After the first failure the other ranks are ended, whether
+    or not `join` is being called.
 
     Parameters
     ----------
@@ -72,8 +76,8 @@ class EngineContext(ProcessContext):
         grace_period: float | None = None,
         look: Callable[[], None] | None = None,
     ) -> None:
-        self.processes = []
-        self.sentinels = {}
+        self.processes: list[BaseProcess] = []
+        self.sentinels: dict[int, int] = {}
         self._plan = plan
         self._to_end = plan.time_to_end + TO_END
         self._wants_result = wants_result
@@ -94,12 +98,11 @@ class EngineContext(ProcessContext):
         self._attempt = 0
         self._was_told_to_end = False
         self._given_up = threading.Event()
-        self._done = threading.Event()
+        self._done = Completion()
         self._agents = plan.engine.place(plan.nprocs)
         try:
             self.nodes = self._lay_out(self._agents)
             plan = self._plan
-            self.error_files = [""] * plan.nprocs
             self._states = [NodeState(node) for node in self.nodes]
             self._greet(look)
             sink = sink_for(plan.output, self.nodes)
@@ -157,6 +160,14 @@ class EngineContext(ProcessContext):
             raise self._error
         return True
 
+    async def ajoin(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """
+        Wait for the ranks in a coroutine, as `ProcessContext.ajoin` does.
+        """
+        if grace_period is not None:
+            self._grace_period = grace_period
+        return await self._done.wait_in_loop(timeout) and self.join()
+
     def terminate(self, grace_period: float = 0.0) -> None:
         """
         End the ranks of all nodes, as `ProcessContext.terminate` does.
@@ -168,9 +179,9 @@ class EngineContext(ProcessContext):
         self._ask(protocol.Signal(signal.SIGINT))
         self.terminate(INTERRUPTED)
 
-    def _forward(self, signum: int) -> None:
+    def send_signal(self, signum: int) -> None:
         """
-        Send a signal on to all ranks, which have some time after one that ends them.
+        Send a signal to all ranks, which have some time after one that ends them.
         """
         now = time.monotonic()
         last, self._signalled[signum] = self._signalled.get(signum), now
@@ -183,10 +194,16 @@ class EngineContext(ProcessContext):
     def _ask(self, command: protocol.End | protocol.Signal) -> None:
         self._asked.append(command)
 
-    def _count_ended(self) -> int:
+    def is_over(self) -> bool:
+        """Return whether `join` would return or raise at once."""
+        return self._done.is_set()
+
+    def count_ended(self) -> int:
+        """Return how many ranks have ended."""
         return sum(len(state.node.ranks) for state in self._states if state.ended)
 
-    def _reports(self) -> list[bytes]:
+    def reports(self) -> list[bytes]:
+        """Return the pickled result of each rank, after `join` has returned True."""
         return [self._results[rank] for rank in range(self._plan.nprocs)]
 
     # ---- the start ---------------------------------------------------------------------------------------------------
@@ -249,7 +266,7 @@ class EngineContext(ProcessContext):
             self._done.set()
 
     def _close_agents(self) -> None:
-        self._agents.close(self._code())
+        self._agents.close(self.code())
 
     def _serve(self) -> None:
         """
@@ -324,7 +341,7 @@ class EngineContext(ProcessContext):
                 state.pids[failure.rank - state.node.ranks.start] = pid
                 self._writer.sink.add(failure.rank, failure.for_file())
             case protocol.Signalled(signum):
-                self._forward(signum)
+                self.send_signal(signum)
             case protocol.Ended():
                 self._judge(state, message)
             case protocol.Refused(reason):
@@ -430,7 +447,7 @@ class EngineContext(ProcessContext):
         self._send_starts({index: state for index, state in enumerate(self._states) if state.hello is not None})
         return True
 
-    def _code(self) -> int:
+    def code(self) -> int:
         """
         Return the exit code of the job.
         """

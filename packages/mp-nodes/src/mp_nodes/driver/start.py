@@ -40,7 +40,7 @@ def run(
     plan = Plan.of(engine_for(engine), fn, args, nprocs, **options)
     started = EngineContext(plan, wants_result=True, grace_period=grace_period)
     if not started.join(timeout):
-        slow = nprocs - started._count_ended()
+        slow = nprocs - started.count_ended()
         started.terminate()
         raise TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
-    return started._reports()
+    return started.reports()

@@ -63,7 +63,7 @@ class NodeScheduler:
         self._woken = False
         self._pid = os.getpid()
         self._told_to_end = False
-        self.thread = threading.Thread(target=self._run, name="mp_all nodes", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="mp-nodes pool", daemon=True)
 
     # Called by any thread.
 
@@ -312,7 +312,7 @@ class NodeScheduler:
         self._told_to_end = True
         if self.reason is not None:
             self.state = TERMINATED
-            threading.Thread(target=self._service.terminate, name="mp_all nodes", daemon=True).start()
+            threading.Thread(target=self._service.terminate, name="mp-nodes pool", daemon=True).start()
         for node in self._nodes:
             self._send(node, messages.Close())
 

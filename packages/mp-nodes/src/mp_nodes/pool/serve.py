@@ -28,8 +28,10 @@ from mp_nodes.pool.messages import (
 )
 from mp_nodes.pool.outgoing import Outgoing
 from mp_nodes.pool.task_buffers import TaskBuffer
-from mp_pool import Pool, TaskTimeoutError, WorkerLostError
+from mp_pool import TaskTimeoutError, WorkerLostError
+from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task
+from mp_pool.worker_main import Settings as WorkerSettings
 
 __all__ = ["serve"]
 
@@ -42,12 +44,15 @@ def serve(rank: int, connection: Connection) -> None:
     NodePool(connection, settings).run()
 
 
+def _new_worker(**options: Any) -> Any:
+    return get_context("spawn").Process(daemon=True, **options)
+
+
 class NodePool:
     """A pool whose tasks and outcomes are messages."""
 
     def __init__(self, connection: Connection, settings: Settings) -> None:
         self._connection = connection
-        self._outgoing = Outgoing(self._is_ready)
         self._functions: dict[int, tuple[worker.Caller, Any]] = {}
         self._buffers: dict[int, TaskBuffer] = {}
         # Those of the tasks that have not ended.
@@ -56,24 +61,34 @@ class NodePool:
         with suppress(MemoryError, OSError):
             # It starts the session's manager, which removes the session's folder if this rank is killed.
             self._first_block = allocate(1, zeroed=False)
-        self._pool = Pool(
-            settings.processes,
-            worker.begin,
-            (os.getpid(), settings.initializer),
-            settings.maxtasksperchild,
-            get_context("spawn"),
-            timeout=settings.timeout,
-            max_memory_per_child=settings.max_memory_per_child,
+        initializer = worker.begin, (os.getpid(), settings.initializer)
+        limits = settings.maxtasksperchild, settings.max_memory_per_child
+        self._scheduler = Scheduler(
+            _new_worker, settings.processes, WorkerSettings(*initializer, *limits), timeout=settings.timeout
         )
-        self._scheduler = self._pool._scheduler
+        self._outgoing = Outgoing(self._scheduler.is_ready)
         # So that `_abort` is called when the pool ends by itself.
         self._scheduler.sinks[-1] = self
+        self._scheduler.start()
         self._outgoing.put(Ready())
-        self._sender = threading.Thread(target=self._send, name="mp_all node pool", daemon=True)
+        self._sender = threading.Thread(target=self._send, name="mp-nodes pool", daemon=True)
         self._sender.start()
 
     def run(self) -> None:
         """Take messages until `Close`."""
+        try:
+            self._take_messages()
+        except BaseException:
+            self._scheduler.terminate()
+            raise
+        self._functions.clear()
+        self._buffers.clear()
+        self._scheduler.close()
+        self._scheduler.join()
+        self._outgoing.put(None)
+        self._sender.join()
+
+    def _take_messages(self) -> None:
         while True:
             message = pickle.loads(self._connection.recv_bytes())
             match message:
@@ -94,33 +109,17 @@ class NodePool:
                     self._outgoing.expect(-len(numbers))
                     self._outgoing.put(GivenBack(numbers))
                 case Close():
-                    break
-        self._functions.clear()
-        self._buffers.clear()
-        self._pool.close()
-        self._pool.join()
-        self._outgoing.put(None)
-        self._sender.join()
-
-    def _is_ready(self) -> bool:
-        return all(worker.ready for worker in list(self._scheduler.dispatcher.workers))
+                    return
 
     def _take_back(self, count: int) -> list[int]:
         """
         Take the last tasks that no worker has out of the queue; return their numbers.
         """
-        numbers: list[int] = []
-        scheduler = self._scheduler
-        scheduler._lock.wait()
-        try:
-            tasks = scheduler.dispatcher.queue
-            while tasks and len(numbers) < count:
-                task = tasks.pop()
-                task.drop()
-                self._needed.pop(task.index, None)
-                numbers.append(task.index)
-        finally:
-            scheduler._lock.release()
+        numbers = []
+        for task in self._scheduler.take_back(count):
+            task.drop()
+            self._needed.pop(task.index, None)
+            numbers.append(task.index)
         return numbers
 
     def _task(self, call: Call) -> Task:

@@ -8,11 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import spawn
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from mp_nodes.agent.node_payload import NodePayload
 from mp_nodes.protocol import End, Ended, Failing, Printed, Restarted, Row, Signal, Start
-from mp_spawn.context import ProcessContext
 from mp_spawn.errors import Failure
 from mp_spawn.job import Job, Launcher, cpus_for
 from mp_spawn.output import Piped
@@ -20,8 +19,9 @@ from mp_spawn.payload import Payload
 from mp_spawn.rank import Events, Rank, all_ended
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.report_pipe import Kind
+from mp_spawn.supervisor import Supervisor
 
-__all__ = ["Commands", "NodeContext", "NodeJob", "Relay"]
+__all__ = ["Commands", "NodeJob", "NodeSupervisor", "Relay"]
 
 # Bytes of output that may be on their way to the driver.
 UNACKNOWLEDGED = 8 << 20
@@ -161,14 +161,14 @@ class NodeJob(Job):
             )
         return data
 
-    def _payloads(self, count: int) -> list[Payload]:
+    def payloads(self, count: int) -> list[Payload]:
         assert self.payload is not None
         return self.payload.payloads(count)
 
-    def _spec(self, rank: int, *details: Any) -> RankSpec:
+    def spec(self, rank: int, *details: Any) -> RankSpec:
         assert self.start_message is not None
         number = self.start_message.node.ranks[rank]
-        return super()._spec(rank, *details)._replace(rank=number, by_value=True)
+        return super().spec(rank, *details)._replace(rank=number, by_value=True)
 
 
 def _devices(rank: int, each: float) -> dict[str, str]:
@@ -182,44 +182,40 @@ def _devices(rank: int, each: float) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(given.split(",")[first : first + max(1, int(each))])}
 
 
-class NodeContext(ProcessContext):
+class NodeSupervisor(Supervisor):
     """The ranks of a node, which end when the driver says so, or by themselves."""
 
-    _tell: Callable[[Any], None]
-    #: The pickled exceptions, by index of the rank on this node.
-    _blobs: dict[int, bytes]
+    def __init__(self, ranks: list[Rank], job: NodeJob, commands: Commands) -> None:
+        super().__init__(ranks, job, commands)
+        self._node_job = job
+        #: Sends a message to the driver.
+        self.tell: Callable[[Any], None] = lambda message: None
+        # The pickled exceptions, by index of the rank on this node.
+        self._blobs: dict[int, bytes] = {}
 
-    @classmethod
-    def begin(cls, job: NodeJob, commands: Commands, tell: Callable[[Any], None]) -> Self:
-        """Start the ranks; *tell* sends a message to the driver."""
-        self = cls._of(job, cast(Any, commands))
-        self._tell = tell
-        self._blobs = {}
-        return self
-
-    def watch(self) -> Ended:
+    def run(self) -> Ended:
         """Wait for the end of the ranks, or for the driver to end them, and return how each ended."""
         try:
-            self._wait(None)
-            if not all_ended(self._ranks):
-                self._tell(Failing())
-            while not all_ended(self._ranks):
-                self._pass_time(60.0)
+            self.wait(None)
+            if not all_ended(self.ranks):
+                self.tell(Failing())
+            while not all_ended(self.ranks):
+                self.pass_time(60.0)
         except EndAsked as asked:
             try:
-                self._was_told_to_end = asked.end.were_told
-                self._end(asked.end.grace_period, asked.end.casualties)
+                self.was_told_to_end = asked.end.were_told
+                self.end(asked.end.grace_period, asked.end.casualties)
             except EndAsked:
-                pass  # the second one; _end() has killed the ranks
-        self._finish()
+                pass  # the second one; end() has killed the ranks
+        self.finish()
         return self._outcome()
 
     def _outcome(self) -> Ended:
         first = self._node_job.start_message.node.ranks.start  # type: ignore[union-attr]
         failures = []
         results = {}
-        for rank in self._ranks:
-            failure = self._failure(rank)
+        for rank in self.ranks:
+            failure = self.failure(rank)
             number = first + rank.index
             if failure is not None:
                 failures.append((self._numbered(failure), self._blobs.get(rank.index, b"")))
@@ -227,33 +223,33 @@ class NodeContext(ProcessContext):
                 results[number] = rank.report.blob
         rows = [
             Row(first + rank.index, rank.pid, rank.process.exitcode, (rank.ended_at or 0.0) - rank.started_at)
-            for rank in self._ranks
+            for rank in self.ranks
         ]
-        return Ended(failures, [self._numbered(failure) for failure in self._past], results, rows)
-
-    @property
-    def _node_job(self) -> NodeJob:
-        return cast(NodeJob, self._job)
+        return Ended(failures, [self._numbered(failure) for failure in self.past], results, rows)
 
     def _numbered(self, failure: Failure) -> Failure:
         start = self._node_job.start_message
         assert start is not None
         return dataclasses.replace(failure, rank=start.node.ranks[failure.rank], exception=None, node=str(start.node))
 
-    def _failure(self, rank: Rank) -> Failure | None:
+    def failure(self, rank: Rank) -> Failure | None:
+        """Return the failure of a rank without its exception, which is kept as a pickle."""
         # The exception is for the driver to unpickle, which has the modules for it.
         if blob := rank.take_exception():
             self._blobs[rank.index] = blob
-        return super()._failure(rank)
+        return super().failure(rank)
 
-    def _restart(self, old: Rank, failure: Failure, job: Job) -> None:
-        super()._restart(old, failure, job)
+    def restart(self, old: Rank, failure: Failure, job: Job) -> None:
+        """Start a rank again, and tell the driver."""
+        super().restart(old, failure, job)
         self._blobs.pop(old.index, None)
-        self._tell(Restarted(self._numbered(failure), self._ranks[old.index].pid))
+        self.tell(Restarted(self._numbered(failure), self.ranks[old.index].pid))
 
-    def _events(self) -> Events:
+    def events(self) -> Events:
+        """Return what `wait` waits for: the ranks, and the commands of the driver."""
         # This is not the main thread: the commands are no signals of this process.
-        return Events(self._ranks, self.sentinels, self._signals, self._forward)
+        return Events(self.ranks, self.sentinels, self.signals, self.forward)
 
-    def _forward(self, signum: int) -> None:
-        self._signal(signum)
+    def forward(self, signum: int) -> None:
+        """Send a signal of the driver to the ranks."""
+        self.signal(signum)
