@@ -26,7 +26,7 @@ nox.options.error_on_missing_interpreters = True
 # (tools/all_parts.py).
 PARTS = {
     "library": ["libshm(every)"],
-    "checks": ["lint", "docs", "alone(mp-spawn)", "alone(mp-pool)", "cuda-stub(newest)"],
+    "checks": ["lint", "docs", "alone(mp-spawn)", "alone(mp-pool)", "alone(mp-nodes)", "cuda-stub(newest)"],
     "suite": [f"tests-{HERE}(every)"],
 }
 part = os.environ.pop("DO_PART", None)

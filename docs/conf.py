@@ -127,12 +127,12 @@ html_sidebars = {"index": [], "**": ["pages"]}
 
 def in_our_packages(app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: Element) -> Any:
     """
-    Resolve `Block` or `shared.zeros` in a docstring as a name of mp_all, mp_cuda or mp_torch, on any page.
+    Resolve `Block` or `shared.zeros` in a docstring as a name of mp_all, mp_cuda, mp_nodes or mp_torch, on any page.
     """
     if node.get("refdomain") != "py":
         return None
     python = env.domains.python_domain
-    for package in ("mp_all", "mp_cuda", "mp_torch"):
+    for package in ("mp_all", "mp_cuda", "mp_nodes", "mp_torch"):
         name = f"{package}.{node['reftarget']}"
         if name in python.objects:
             return python.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)

@@ -25,7 +25,7 @@ RUNS = [
 
 
 def install(chroot: Chroot, version: str) -> None:
-    """Install the seven packages, as a user would, and the tools of the tests in /venv."""
+    """Install the eight packages, as a user would, and the tools of the tests in /venv."""
     chroot.must(f"/usr/bin/python{version}", "-m", "venv", "/venv")
     chroot.must("pip", "install", "-qq", "--group", "test", *(f"./packages/{name}" for name in PACKAGES))
     chroot.must("python", "-m", "mp_all")

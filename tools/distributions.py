@@ -24,7 +24,7 @@ from pathlib import Path
 from tools.exports import exported, is_init_function, search_paths
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch", "mp-all"]
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-cuda", "mp-torch", "mp-all"]
 COMPILED = {
     "mp_core": ["mp_core/_libshm.abi3.so", "mp_core/shm-manager"],
     "mp_reductions": ["mp_reductions/_native.abi3.so"],

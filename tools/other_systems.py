@@ -49,7 +49,9 @@ def install(root: Path, system: str) -> None:
     # Without mp-cuda's bindings: there is no GPU to emulate.
     subprocess.run([*pip, "--find-links", str(wheels), "mp-core", "mp-reductions", "mp-spawn", *NEEDS], check=True)
     rest = [
-        str(path) for path in wheels.glob("mp_*") if path.name.startswith(("mp_pool", "mp_cuda", "mp_torch", "mp_all"))
+        str(path)
+        for path in wheels.glob("mp_*")
+        if path.name.startswith(("mp_pool", "mp_nodes", "mp_cuda", "mp_torch", "mp_all"))
     ]
     subprocess.run([*pip, "--no-deps", *rest], check=True)
 

@@ -84,14 +84,14 @@ def test_a_shared_argument_stays_shared(tmp_path: Path, strategy: str) -> None:
 def test_a_large_argument_is_in_memory_once_for_all_tasks(tmp_path: Path) -> None:
     program = """
     def place(a):
-        (line,) = {line.split()[4] for line in open("/proc/self/maps") if "mp_all input" in line}
+        (line,) = {line.split()[4] for line in open("/proc/self/maps") if "mp_core input" in line}
         return line, a.sum()
 
     a = np.ones(1_000_000)
     assert len(set(Parallel(n_jobs=2)(delayed(place)(a) for _ in range(20)))) == 1
     b = {"inside": (a[:500_000], a[:500_000])}
     print(Parallel(n_jobs=2)(delayed(lambda b: float(b["inside"][1].sum()))(b) for _ in range(3)))
-    print(sum("mp_all input" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd != "3"))
+    print(sum("mp_core input" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd != "3"))
     """
     out = output(tmp_path, program.replace('if fd != "3"', 'if os.path.lexists(f"/proc/self/fd/{fd}")'))
     assert out == "[500000.0, 500000.0, 500000.0]\n0\n"

@@ -214,9 +214,9 @@ def test_many_blocks_come_and_go_without_a_trace(strategy: str) -> None:
 
 def test_an_address_leads_to_the_block_that_contains_it(strategy: str) -> None:
     block = mp.Block(1000)
-    found = block_at(block._address + 999)
+    found = block_at(block.address + 999)
     assert found is not None
     memoryview(found)[0] = 9
     assert memoryview(block)[0] == 9
-    assert block_at(block._address + 1000) is None
+    assert block_at(block.address + 1000) is None
     assert block_at(id(block)) is None

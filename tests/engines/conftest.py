@@ -16,7 +16,7 @@ import pytest
 from support import leaks
 from support.waiting import until
 
-from mp_spawn import engines
+import mp_nodes as engines
 
 # The ranks of the command show their place, wait, or let rank 2 do something.
 SCRIPT = """

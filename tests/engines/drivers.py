@@ -9,7 +9,7 @@ from pathlib import Path
 PROGRAM = """
 import sys
 import mp_all as mp
-from mp_spawn import engines
+import mp_nodes as engines
 sys.path.insert(0, sys.argv[2])
 from node_functions import wait_for_ever
 if __name__ == "__main__":

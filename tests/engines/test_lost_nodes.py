@@ -16,7 +16,7 @@ from support.processes import ended
 from support.waiting import until
 
 import mp_all as mp
-from mp_spawn import engines
+import mp_nodes as engines
 
 # The promise, in seconds: the node is named, and on an idle machine all has ended. A loaded machine adds some.
 PROMISED = 5.0

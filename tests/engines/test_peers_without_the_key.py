@@ -22,11 +22,11 @@ from support.ports import free_port
 from support.waiting import until
 from test_command_on_nodes import KEY, NOTHING, SLURM, WritesAFile, environment, finish, listens
 
-from mp_spawn.engines import handshake
-from mp_spawn.engines.connection import ConnectedAgents
-from mp_spawn.engines.job_place import place_in_job
-from mp_spawn.engines.protocol import Node
-from mp_spawn.engines.wire import CHUNK, Seals, TamperedError, Wire
+from mp_nodes.job_place import place_in_job
+from mp_nodes.protocol import Node
+from mp_nodes.transport import handshake
+from mp_nodes.transport.connection import ConnectedAgents
+from mp_nodes.transport.wire import CHUNK, Seals, TamperedError, Wire
 
 BYTES_KEY = KEY.encode()
 

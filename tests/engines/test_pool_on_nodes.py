@@ -23,9 +23,9 @@ from support.processes import ended
 from support.waiting import until
 
 import mp_all as mp
-from mp_all._node_pool import buffers
-from mp_spawn import engines
-from mp_spawn.engines import node_service
+import mp_nodes as engines
+from mp_nodes.driver import node_service
+from mp_nodes.pool import buffers
 
 # The promise, and some time for a loaded machine.
 PROMISED = 5.0 + 5.0
@@ -310,7 +310,7 @@ def test_no_worker_outlives_the_driver(tmp_path: Path, signum: int) -> None:
 def test_impossible_options_are_refused() -> None:
     with pytest.raises(ValueError, match="on all nodes together"):
         mp.Pool(engine="local")
-    with pytest.raises(ValueError, match="'fork' cannot be had"):
+    with pytest.raises(ValueError, match="always spawns its workers: drop context='fork'"):
         mp.get_context("fork").Pool(2, engine="local")
     with pytest.raises(ValueError, match="'kubernetes' is unknown"):
         mp.Pool(2, engine="kubernetes")

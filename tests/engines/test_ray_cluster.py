@@ -19,7 +19,7 @@ from support.processes import ended
 from support.waiting import until
 
 import mp_all as mp
-from mp_spawn import engines
+import mp_nodes as engines
 
 pytest.importorskip("ray", reason="ray is not installed")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mp_spawn.engines import ray_agents
+from mp_nodes.engines import ray_agents
 
 
 @pytest.fixture

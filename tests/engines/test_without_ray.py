@@ -13,7 +13,7 @@ def test_ray_is_not_imported_and_its_absence_is_explained(tmp_path: Path) -> Non
 
         sys.modules["numpy"] = sys.modules["ray"] = None  # an import of either fails
         import mp_spawn
-        from mp_spawn import engines
+        import mp_nodes as engines
 
         if __name__ == "__main__":
             print(mp_spawn.run(divmod, (2,), nprocs=4, engine=engines.Local(nodes=2)))
@@ -21,8 +21,8 @@ def test_ray_is_not_imported_and_its_absence_is_explained(tmp_path: Path) -> Non
                 mp_spawn.run(divmod, (2,), nprocs=4, engine="ray")
             except engines.EngineError as error:
                 print(error)
-            import mp_spawn.engines.ray
+            import mp_nodes.engines.ray
     """
     out = succeeded(run_script(tmp_path, program)).splitlines()
     assert out[0] == "[(0, 0), (0, 1), (1, 0), (1, 1)]"
-    assert out[1] == "engine='ray' needs ray, which is not installed: pip install \"mp-spawn[ray]\""
+    assert out[1] == "engine='ray' needs ray, which is not installed: pip install \"mp-nodes[ray]\""

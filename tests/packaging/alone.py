@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import multiprocessing
 import os
+import subprocess
 import sys
 from typing import Any
 
@@ -50,15 +51,16 @@ def there_and_back(module: str) -> None:
 
 
 def expect(package: str) -> None:
-    siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch", "mp_all"}
+    siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda", "mp_torch", "mp_all"}
     installs = {
         "mp-core": {"mp_core"},
         "mp-reductions": {"mp_core", "mp_reductions"},
         "mp-spawn": {"mp_core", "mp_spawn"},
         "mp-pool": {"mp_core", "mp_pool"},
+        "mp-nodes": {"mp_core", "mp_spawn", "mp_pool", "mp_nodes"},
         "mp-cuda": {"mp_core", "mp_cuda"},
         "mp-torch": {"mp_core", "mp_torch"},
-        "mp-all": siblings - {"mp_torch"},
+        "mp-all": siblings - {"mp_torch", "mp_nodes"},
     }[package]
     present = {name for name in siblings if installed(name)}
     assert present == installs, f"{package} installed {sorted(present)}, expected {sorted(installs)}"
@@ -71,6 +73,16 @@ def expect(package: str) -> None:
         import mp_spawn
 
         mp_spawn.spawn(rank, ("hello",), nprocs=2)
+        try:
+            mp_spawn.run(rank, ("hello",), nprocs=2, engine="local")
+        except ModuleNotFoundError as error:
+            assert "pip install mp-nodes" in str(error)
+        else:
+            raise AssertionError("there is code for nodes")
+        line = [sys.executable, "-m", "mp_spawn", "--nnodes", "2", "--node-rank", "0", "-n", "2", "-c", "pass"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        missing = "mp-spawn: --nnodes 2 needs mp-nodes, which is not installed: pip install mp-nodes\n"
+        assert (done.returncode, done.stderr) == (2, missing)
     if package == "mp-pool":
         import mp_pool
 
@@ -81,6 +93,14 @@ def expect(package: str) -> None:
                 lost.get(60)
             except mp_pool.WorkerLostError as error:
                 assert error.exitcode == 3
+        assert "numpy" not in sys.modules
+    if package == "mp-nodes":
+        import mp_pool
+        import mp_spawn
+
+        assert mp_spawn.run(divmod, (2,), nprocs=4, engine="local") == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        with mp_pool.Pool(2, engine="local") as pool:
+            assert pool.map(abs, [-1, -2]) == [1, 2]
         assert "numpy" not in sys.modules
     if package == "mp-core":
         import mp_core

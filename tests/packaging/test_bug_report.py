@@ -97,7 +97,18 @@ def wait_until(pid: int, *states: str) -> None:
 def test_a_report_has_every_version_and_limit_and_confirms_sharing() -> None:
     report = succeeded(run_python("-m", "mp_all"))
     for word in (
-        *("python  ", "system  ", "mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch"),
+        *(
+            "python  ",
+            "system  ",
+            "mp-all",
+            "mp-core",
+            "mp-reductions",
+            "mp-spawn",
+            "mp-pool",
+            "mp-nodes",
+            "mp-cuda",
+            "mp-torch",
+        ),
         *("numpy", "cffi"),
         *("strategy", "start method", "descriptors", "/dev/shm", "runtime folder", "memory", "container"),
         *("processors", "vm.overcommit_memory", "bindings"),

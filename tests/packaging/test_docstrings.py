@@ -20,7 +20,7 @@ import pytest
 import mp_all as mp
 import mp_cuda
 
-PACKAGES = ["mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch"]
+PACKAGES = ["mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda", "mp_torch"]
 # Constants have no docstring; the page that lists them describes them.
 CONSTANTS = {"ENV_VAR_PARALLEL_START"}
 

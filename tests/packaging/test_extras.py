@@ -46,7 +46,7 @@ def test_the_bug_report_names_each_extra_and_what_it_installs() -> None:
     lines = succeeded(run_python("-m", "mp_all")).splitlines()
     begin = lines.index("extras")
     found = {line.split()[0] for line in lines[begin + 1 : lines.index("sharing")]}
-    assert {"mp-all[cuda]", "mp-all[joblib]", "mp-all[prometheus]", "mp-all[top]", "mp-spawn[ray]"} <= found
+    assert {"mp-all[cuda]", "mp-all[joblib]", "mp-all[prometheus]", "mp-all[top]", "mp-all[ray]"} <= found
 
 
 def test_mp_torch_in_the_environment_of_an_unchanged_program_says_what_is_missing(tmp_path: Path) -> None:

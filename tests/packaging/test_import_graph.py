@@ -117,7 +117,16 @@ def cycles(graph: Graph) -> list[str]:
 
 
 def test_every_package_is_checked() -> None:
-    assert {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch", "mp_all"} <= PACKAGES.keys()
+    assert {
+        "mp_core",
+        "mp_reductions",
+        "mp_spawn",
+        "mp_pool",
+        "mp_nodes",
+        "mp_cuda",
+        "mp_torch",
+        "mp_all",
+    } <= PACKAGES.keys()
     assert graph_of(PACKAGES["mp_cuda"])["mp_cuda.array"] >= {"mp_cuda.memory", "mp_cuda.cuda_driver"}
 
 

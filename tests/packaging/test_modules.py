@@ -57,7 +57,7 @@ def test_a_stub_has_the_names_of_its_module_and_no_others(name: str) -> None:
 
 def test_there_are_no_files_but_these() -> None:
     folders = {path.parent.name for path in FOLDER.rglob("*.py")} - {FOLDER.name}
-    assert folders == {"_integrations", "_node_pool"}  # parts that few programs need, some with a library of their own
+    assert folders == {"_integrations"}  # parts that few programs need, each with a library of its own
     assert {path.relative_to(FOLDER) for path in FOLDER.glob("*.py")} == OWN
     stubs = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.pyi")}
     assert stubs == {file_of(name).relative_to(FOLDER) for name in [*MODULES, "shared"]}

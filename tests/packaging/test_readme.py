@@ -26,7 +26,7 @@ BLOCKS = {
 
 def test_each_package_and_the_project_have_a_readme() -> None:
     assert [str(path) for path in READMES if not path.exists()] == []
-    assert len(READMES) == 8
+    assert len(READMES) == 9
 
 
 def test_the_projects_readme_begins_with_a_program_of_at_most_twelve_lines() -> None:

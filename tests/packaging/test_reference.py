@@ -16,6 +16,7 @@ import mp_all as mp
 from mp_core import contexts
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PACKAGES = ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda", "mp_torch"]
 PAGES = sorted(REFERENCE.glob("*.rst"))
 # Users of torch know functions by these names; the page mentions them in a sentence.
 TORCH_NAMES = {"_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"}
@@ -36,10 +37,10 @@ def documented() -> Iterator[str]:
 
 def public(package: str) -> set[str]:
     """
-    Return the public names of a package that multiprocessing does not have, as names of mp_all, mp_cuda or mp_torch.
+    Return the public names of a package that multiprocessing does not have, as names of mp_all or of itself.
     """
     module = importlib.import_module(package)
-    home = package if package in ("mp_cuda", "mp_torch") else "mp_all"
+    home = package if package in ("mp_cuda", "mp_nodes", "mp_torch") else "mp_all"
     own = {name for name in module.__all__ if getattr(module, name) != getattr(multiprocessing, name, None)}
     names = own - {"__version__"} - TORCH_NAMES - {*contexts.NAMES}  # these have the interface of multiprocessing
     modules = {name for name in names if isinstance(getattr(module, name), ModuleType)}
@@ -47,15 +48,13 @@ def public(package: str) -> set[str]:
     return {f"{home}.{name}" for name in (names - modules) | inside}
 
 
-@pytest.mark.parametrize(
-    "package", ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch"]
-)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_each_public_name_of_a_package_is_in_the_reference(package: str) -> None:
     assert public(package) - set(documented()) == set()
 
 
 def test_the_reference_has_no_private_names() -> None:
-    assert set(documented()) - public("mp_all") - public("mp_cuda") - public("mp_torch") == set()
+    assert set(documented()) - {name for each in PACKAGES for name in public(each)} == set()
 
 
 def test_nothing_is_described_twice() -> None:

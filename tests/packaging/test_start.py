@@ -34,7 +34,7 @@ SLOW = {
     "typing",
     "urllib",
 }
-OURS = ("mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch", "mp_all")
+OURS = ("mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda", "mp_torch", "mp_all")
 CORE = {
     "mp_core",
     *(f"mp_core.{name}" for name in ("_install", "_version", "lock_contexts", "machine", "reducers", "settings")),
@@ -44,6 +44,7 @@ AFTER = {
     "mp_core": CORE,
     "mp_spawn": {"mp_spawn"},
     "mp_pool": {"mp_pool"},
+    "mp_nodes": {"mp_nodes"},
     "mp_cuda": CORE | {"mp_cuda"},
     "mp_all": CORE | {"mp_all", "mp_core.contexts", "mp_core.queue_functions", "mp_pool", "mp_pool.contexts"},
 }

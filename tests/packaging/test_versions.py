@@ -1,4 +1,4 @@
-"""One version: in seven projects, in their pins of each other, in the C library, in each package."""
+"""One version: in eight projects, in their pins of each other, in the C library, in each package."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted((ROOT / "packages").iterdir())
 PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in FOLDERS}
 VERSION = mp_core.__version__
-# The siblings that each package may need: arrows point at mp-core, and only mp-all depends on several.
+# The siblings that each package may need: arrows point at mp-core, and only mp-nodes and mp-all depend on several.
 ARROWS = {
     "mp-core": set(),
     "mp-reductions": {"mp-core"},
     "mp-spawn": {"mp-core"},
     "mp-pool": {"mp-core"},
+    "mp-nodes": {"mp-core", "mp-spawn", "mp-pool"},
     "mp-cuda": {"mp-core"},
     "mp-torch": {"mp-core"},
     "mp-all": {"mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda"},
@@ -37,7 +38,7 @@ def siblings(project: dict) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match}
 
 
-def test_there_are_seven_packages() -> None:
+def test_there_are_eight_packages() -> None:
     assert set(PROJECTS) == set(ARROWS)
     assert {name: project["name"] for name, project in PROJECTS.items()} == {name: name for name in ARROWS}
 

@@ -385,7 +385,7 @@ def test_a_second_ctrl_c_kills_the_ranks_at_once(
     for _ in range(2):
         pipe[0].recv()
     waiting = threading.Event()
-    original = job._pass_time
+    original = job._supervisor.pass_time
 
     def pass_time(seconds: float) -> None:
         waiting.set()
@@ -395,7 +395,7 @@ def test_a_second_ctrl_c_kills_the_ranks_at_once(
         assert waiting.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(job, "_pass_time", pass_time)
+    monkeypatch.setattr(job._supervisor, "pass_time", pass_time)
     thread = threading.Thread(target=interrupt)
     thread.start()
     begin = time.monotonic()

@@ -104,6 +104,7 @@ async def coroutines(executor: mp.ProcessPoolExecutor) -> None:
     assert_type(await Process().ajoin(timeout=1.0), None)
     await mp.get_context("spawn").Process().ajoin()
     assert_type(await mp.start_processes(divmod, (2,), join=False).ajoin(1.0), bool)
+    assert_type(mp.start_processes(divmod, (2,), join=False, engine="local"), mp.RunningJob)
     assert_type(await asyncio.wrap_future(executor.submit(square, 3)), Array)
 
 

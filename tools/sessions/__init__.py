@@ -9,14 +9,14 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch", "mp-all"]
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-cuda", "mp-torch", "mp-all"]
 WHEELS = [f"./packages/{name}" for name in PACKAGES]
 STRATEGIES = ["file_descriptor", "file_system"]
 GROUPS = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
 
 
 def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
-    """Return the wheels of the seven packages as they are now, and a key of their content; build what is not there."""
+    """Return the wheels of the eight packages as they are now, and a key of their content; build what is not there."""
     content = hashlib.sha256()
     for path in sorted(path for folder in ("packages", "libshm") for path in (ROOT / folder).rglob("*")):
         if path.is_file() and not {"__pycache__", "build", "tests", "fuzz"} & set(path.relative_to(ROOT).parts):
@@ -28,7 +28,7 @@ def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
         made, builders = temporary / "wheelhouse", temporary / "builders"
         for path in (made, builders):
             shutil.rmtree(path, ignore_errors=True)
-        # What builds the wheels, once: pip would install it for each of the seven, as it does in the sessions `alone`.
+        # What builds the wheels, once: pip would install it for each of the eight, as it does in the sessions `alone`.
         session.run("python", "-m", "pip", "install", "-q", "--target", str(builders), *GROUPS["build"])
         wheel = ("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "--no-build-isolation")
         session.run(*wheel, "-w", str(made), *WHEELS, env={"PYTHONPATH": str(builders)})
@@ -39,7 +39,7 @@ def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
 
 
 def install_all(session: nox.Session, *groups: str) -> None:
-    """Install the seven packages as a user would, from wheels, and the requirements of the groups."""
+    """Install the eight packages as a user would, from wheels, and the requirements of the groups."""
     if groups:
         # Python compiles the modules that a session imports; pip would compile all, and take as long as to load them.
         session.install("--no-compile", *(req for group in groups for req in GROUPS[group]))

@@ -9,7 +9,7 @@ from tools.sessions import GROUPS, ROOT, WHEELS
 
 @nox.session(default=False)
 def dev(session: nox.Session) -> None:
-    """Make a virtual environment in .venv with the seven packages editable and every tool."""
+    """Make a virtual environment in .venv with the eight packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # These groups are large, and belong to one session each.

@@ -15,7 +15,8 @@ def alone(session: nox.Session, package: str) -> None:
     """Test one package from sdists in a fresh environment: it works and installs only its dependencies."""
     work = Path(session.create_tmp()).resolve()
     session.install(*GROUPS["build"])
-    needs = PACKAGES if package == "mp-all" else sorted({"mp-core", package})
+    several = {"mp-all": PACKAGES, "mp-nodes": ["mp-core", "mp-spawn", "mp-pool", "mp-nodes"]}
+    needs = several.get(package) or sorted({"mp-core", package})
     session.run("python", "-m", "tools.distributions", "--sdist", f"{work}/sdists", *needs, silent=True)
     session.run("python", "-m", "tools.installations", f"{work}/sdists", "--work", str(work), "--sdist", package)
 

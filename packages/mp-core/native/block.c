@@ -292,7 +292,7 @@ static PyMethodDef buffer_methods[] = {
 
 static PyGetSetDef buffer_getset[] = {
     {"nbytes", buffer_nbytes, NULL, "Usable bytes.", NULL},
-    {"_address", buffer_address, NULL, "The address of the first byte in this process.", NULL},
+    {"address", buffer_address, NULL, "The address of the first byte in this process.", NULL},
     {"_pointer", buffer_pointer, NULL, "The address of the mpshm_block, for cffi.", NULL},
     {"_strategy", buffer_strategy, NULL, "The strategy's number.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -8,7 +8,7 @@ Arrays that cross a process boundary (queues, pipes, pools, arguments, results, 
 It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`,
 `ProcessPoolExecutor`, `memory_report`, `timeline`, a backend of joblib (`joblib_install`) and options of dask
 (`dask_options`).
-`cuda` is the package mp_cuda, for arrays on devices.
+`cuda` is the package mp_cuda, for arrays on devices; `engines` is mp_nodes, for ranks and pools on several machines.
 """
 
 # Private names have an underscore: all other names of this module are public.
@@ -42,9 +42,8 @@ from mp_core import packages as _packages
 from mp_core import settings as _settings
 
 if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright the last declaration counts
-    import typing as _typing
-
     import mp_cuda
+    import mp_nodes
     from mp_all._dask import dask_options as dask_options
     from mp_all._joblib_install import joblib_install as joblib_install
     from mp_all._report import memory_report as memory_report
@@ -63,6 +62,7 @@ if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright t
     from mp_spawn import *  # noqa: F403
 
     cuda = mp_cuda
+    engines = mp_nodes
 
 # The module of each name. It is imported at the first use: a program and its children pay for what they use.
 _NAMES = {
@@ -76,7 +76,7 @@ _NAMES = {
     "mp_reductions": "get_inline_limit init_reductions install_shared_allocator is_shared set_inline_limit "
     "share_memory share_memory_ shared shared_allocator uninstall_shared_allocator",
     "mp_spawn": "ENV_VAR_PARALLEL_START Failure LoggingToParent ProcessContext ProcessException "
-    "ProcessExitedException ProcessRaisedException SpawnContext engines logging_to_parent run spawn start_processes",
+    "ProcessExitedException ProcessRaisedException RunningJob SpawnContext logging_to_parent run spawn start_processes",
 }
 _NAMES_ON_LINUX = {
     "mp_all._dask": "dask_options",
@@ -110,19 +110,6 @@ if not TYPE_CHECKING:  # to a type checker all imported names above are public; 
         globals().update((_name, _queues.QueueFunction(_queues.standard_context, _name)) for _name in _queues.NAMES)
 
 
-def _node_scheduler(*args: "_typing.Any") -> object:
-    """
-    Return the scheduler of a pool with an engine. Few programs need it, so its modules are imported here.
-    """
-    from mp_all._node_pool.scheduler import NodeScheduler
-
-    return NodeScheduler(*args)
-
-
-def _let_pools_use_engines() -> None:
-    _sys.modules["mp_pool.pool"].use_engines(_node_scheduler)
-
-
 def _let_blocks_be_shared() -> None:
     reductions = _imports.load("mp_reductions")
     _sys.modules["mp_pool.blocks"].use_shared_memory(reductions.share_memory, reductions.shared.empty)
@@ -139,7 +126,6 @@ def _install_all() -> None:
 
         _packages.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
         pool_contexts.install()
-        _imports.when_imported("mp_pool.pool", _let_pools_use_engines)
         _imports.when_imported("mp_pool.blocks", _let_blocks_be_shared)
     _settings.KNOWN.add("MP_TORCH")
     if _settings.is_on("MP_TORCH"):
@@ -147,7 +133,7 @@ def _install_all() -> None:
 
 
 # `mp_all.spawn` is the launcher function. `import mp_all.spawn` imports the standard library's module all the same.
-_SUBMODULES = {"shared": "mp_reductions.shared"} | ({"cuda": "mp_cuda"} if _is_linux else {})
+_SUBMODULES = {"engines": "mp_nodes", "shared": "mp_reductions.shared"} | ({"cuda": "mp_cuda"} if _is_linux else {})
 _imports.alias_submodules(__name__, own=("spawn",), others=_SUBMODULES)
 _install_all()
 
@@ -173,7 +159,13 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
         elif name in _MODULES:
             value = getattr(_imports.load(_MODULES[name]), name)
         elif name in _SUBMODULES:
-            value = _imports.load(_SUBMODULES[name])
+            try:
+                value = _imports.load(_SUBMODULES[name])
+            except ModuleNotFoundError as error:
+                if error.name != "mp_nodes":
+                    raise
+                text = "mp_all.engines is the package mp-nodes, which is not installed: pip install mp-nodes"
+                raise AttributeError(text) from None
         elif name in _NAMES_ON_LINUX["mp_pool"].split():  # on Linux they are in the table
             raise AttributeError(
                 f"mp_all.{name} is in mp-pool, which needs Linux, and this is {_machine.name()}; "

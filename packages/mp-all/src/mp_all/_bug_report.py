@@ -17,15 +17,15 @@ from mp_core import machine, settings
 
 __all__ = ["main"]
 
-OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch")
+OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-cuda", "mp-torch")
 PACKAGES = (*OURS, "numpy", "cffi", "cloudpickle", "torch")
 #: Each extra that a feature needs, and what it installs.
 EXTRAS = {
     "mp-all[cuda]": "cuda-bindings",
     "mp-all[joblib]": "joblib",
     "mp-all[prometheus]": "prometheus_client",
+    "mp-all[ray]": "ray",
     "mp-all[top]": "rich",
-    "mp-spawn[ray]": "ray",
 }
 
 

@@ -73,7 +73,7 @@ def _reduce_tensor(tensor: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | 
     block = block_at(storage.data_ptr()) if nbytes else None
     if block is None:
         return None
-    offset = storage.data_ptr() - block._address
+    offset = storage.data_ptr() - block.address
     if offset + nbytes > block.nbytes:
         return None
     return rebuild_tensor, (

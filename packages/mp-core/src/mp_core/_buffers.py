@@ -31,8 +31,8 @@ def take(buffer: PickleBuffer) -> Place | None:
         return None
     address = native.address_of(raw)
     block = block_at(address)
-    if block is not None and address + nbytes <= block._address + block.nbytes:
-        return block, address - block._address, nbytes, raw.readonly
+    if block is not None and address + nbytes <= block.address + block.nbytes:
+        return block, address - block.address, nbytes, raw.readonly
     if nbytes < native.LEAST_BUFFER:
         return None
     try:

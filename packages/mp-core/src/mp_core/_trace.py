@@ -25,7 +25,7 @@ from mp_core.native import LINE_SIZE, only_atoms, set_message_line
 __all__ = ["calling_line", "install"]
 
 # Frames of these packages send on behalf of a program.
-OURS = {"mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda"}
+OURS = {"mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda"}
 LIBRARIES = OURS | {"multiprocessing", "concurrent", "pickle", "threading", "importlib"}
 MOST_WAITING = 10_000
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         @property
         def nbytes(self) -> int: ...
         @property
-        def _address(self) -> int: ...
+        def address(self) -> int: ...
         @property
         def _pointer(self) -> int: ...
         @property
@@ -140,7 +140,7 @@ def block_at(address: int) -> Block | None:
     Return the block of this process that contains *address*, or None; for memory that is known by its address alone.
 
     >>> block = Block(1000)
-    >>> block_at(block._address + 10).nbytes, block_at(1)
+    >>> block_at(block.address + 10).nbytes, block_at(1)
     (1000, None)
     """
     block = native.find(Block, address)

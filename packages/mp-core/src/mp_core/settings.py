@@ -1,7 +1,7 @@
 """Settings in the environment: every variable that the Python code of these packages reads is read here.
 
 Those of a job's place (RANK, MASTER_ADDR, MP_SPAWN_KEY, ...) are no settings but messages of a launcher to its ranks,
-see `mp_spawn.engines.environment`. The file that starts with every Python reads MP_ALL itself, and libshm its own
+see `mp_nodes.engines.environment`. The file that starts with every Python reads MP_ALL itself, and libshm its own
 variables (`libshm/src/base/settings.c`). A wrong value is an error when the package is imported, or when what it sets
 is imported. `docs/reference/environment.rst` has a line for each variable.
 """

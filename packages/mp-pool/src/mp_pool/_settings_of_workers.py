@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mp_pool._environment import for_threads
-from mp_pool._task_options import check_numbers
+from mp_pool.task_options import check_numbers
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md

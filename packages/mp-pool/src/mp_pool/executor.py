@@ -31,10 +31,10 @@ from mp_pool._progress import progress as bar
 from mp_pool._settings_of_workers import settings_for
 from mp_pool._shared_function import SharedFunction
 from mp_pool._standard_names import NamesOfExecutor
-from mp_pool._task_options import HasOptions, TaskOptions
 from mp_pool._unopened import Unopened
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Outcome, Task
+from mp_pool.task_options import HasOptions, TaskOptions
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     from mp_core.cpu_affinity import Cpus
     from mp_core.random_streams import Seed
-    from mp_pool._task_options import Errors
+    from mp_pool.task_options import Errors
 
     T = TypeVar("T")
 

@@ -18,10 +18,10 @@ from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
 from mp_pool._settings_of_workers import settings_for
 from mp_pool._standard_names import NamesOfPool
-from mp_pool._task_options import HasOptions, TaskOptions
 from mp_pool._unopened import imports_under_way
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task, TaskSource, report
+from mp_pool.task_options import HasOptions, TaskOptions
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from mp_core.cpu_affinity import Cpus
     from mp_core.random_streams import Seed
-    from mp_pool._task_options import Errors
+    from mp_pool.task_options import Errors
 
     T = TypeVar("T")
 
-__all__ = ["Pool", "use_engines"]
+__all__ = ["Pool"]
 
 _MAPPERS = {mapstar: map_chunk, starmapstar: starmap_chunk}
 
@@ -90,8 +90,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
     progress : bool, optional
         Whether to show a progress bar over all tasks of the pool, which needs tqdm.
     engine : {"ray", "local"} or engine, optional
-        Have the workers on other machines: an object like ``engines.Ray()``, or its name. *processes* is the number of
-        workers on all nodes together. Only ``mp_all.Pool`` has it. Tasks and results travel by value.
+        Have the workers on other machines: an object like ``mp_nodes.Ray()``, or its name. *processes* is the number of
+        workers on all nodes together. Tasks and results travel by value. It needs mp-nodes.
 
     Raises
     ------
@@ -133,7 +133,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         engine: Any = None,
     ) -> None:
         if engine is not None:
-            _check_engine(processes, context, retry_on, memory_limit, cpu_affinity, seed)
+            on_nodes = _check_engine(engine, processes, context, retry_on, memory_limit, cpu_affinity, seed)
         if processes is None:
             processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
         processes = operator.index(processes)
@@ -163,7 +163,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         self._calls = None if seed is None else itertools.count()
         self._scheduler: Any
         if engine is not None:
-            self._scheduler = _engine_scheduler(engine, processes, settings, timeout, bar(progress))
+            self._scheduler = on_nodes(engine, processes, settings, timeout, bar(progress))
         else:
             make = _maker(type(self).Process, self._ctx, daemon)
             self._scheduler = Scheduler(make, processes, settings, progress=bar(progress))
@@ -474,31 +474,21 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         self._scheduler.join()
 
 
-# The scheduler of a pool with an engine; mp_all, which knows the engines, sets it.
-_engine_scheduler: Callable[..., Any]
-
-
-def use_engines(scheduler: Callable[..., Any]) -> None:
+def _check_engine(engine: Any, processes: int | None, context: BaseContext | None, *refused: Any) -> Callable[..., Any]:
     """
-    Have pools with an engine use this scheduler, made of engine, processes, settings, timeout and progress.
+    Return what makes the scheduler of a pool on other machines; raise `ValueError` for what such a pool cannot have.
     """
-    global _engine_scheduler
-    _engine_scheduler = scheduler
+    from mp_core import engines
 
-
-def _check_engine(processes: int | None, context: BaseContext | None, *refused: Any) -> None:
-    """
-    Raise `ValueError` for what a pool on other machines cannot have.
-    """
-    if "_engine_scheduler" not in globals():
-        raise ValueError("engine= needs the engines of mp-spawn, which mp-all brings: use mp_all.Pool")
+    on_nodes: Callable[..., Any] = engines.load("pool", f"engine={engine!r}")
     if processes is None:
         raise ValueError("with engine=, give processes, the number of workers on all nodes together")
     if any(each not in (None, ()) for each in refused):
         raise ValueError("a pool with engine= has no retry_on=, memory_limit=, cpu_affinity= and seed=: leave them out")
     method = None if context is None else context.get_start_method()
     if method not in (None, "spawn"):
-        raise ValueError(f"a context of {method!r} cannot be had with engine=, whose workers are spawned; leave it out")
+        raise ValueError(f"engine= always spawns its workers: drop context={method!r}, or pass a spawn context")
+    return on_nodes
 
 
 def _with(func: Callable[..., T], kwds: Mapping[str, Any] | None) -> Callable[..., T]:

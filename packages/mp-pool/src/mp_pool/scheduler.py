@@ -345,6 +345,26 @@ class Scheduler(Workers):
             self._answered.append(done)
             action()
 
+    def take_back(self, count: int) -> list[Task]:
+        """
+        Take the last tasks that no worker has, up to *count* of them, out of the queue and return them: the caller runs
+        them elsewhere, and releases their resources by `Task.drop`. A source of tasks stays.
+        """
+        taken: list[Task] = []
+        try:
+            self._lock.wait()
+            queue = self.dispatcher.queue
+            while queue and len(taken) < count and isinstance(last := queue[-1], Task):
+                queue.pop()
+                taken.append(last)
+        finally:
+            self._lock.release()
+        return taken
+
+    def is_ready(self) -> bool:
+        """Tell whether each worker has started and run its initializer."""
+        return all(worker.ready for worker in list(self.dispatcher.workers))
+
     def processes(self) -> list[Any]:
         """Return the processes of the workers."""
         return [worker.process for worker in list(self.dispatcher.workers)]

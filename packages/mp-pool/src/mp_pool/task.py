@@ -25,8 +25,8 @@ from mp_core.native import is_small, plain_data
 from mp_pool import task_messages
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
 from mp_pool._mappers import starmap_chunk
-from mp_pool._task_options import DEFAULTS, TaskOptions
 from mp_pool.errors import WorkerLostError
+from mp_pool.task_options import DEFAULTS, TaskOptions
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ def _block_around(a: np.ndarray[Any, Any]) -> Block | None:
     first, end = span(a)
     address = address_of(a) + first
     block = block_at(address) if end > first and not a.dtype.hasobject else None
-    return block if block is not None and address - first + end <= block._address + block.nbytes else None
+    return block if block is not None and address - first + end <= block.address + block.nbytes else None
 
 
 # The type of the object that `as_strided` (and so `sliding_window_view`) puts between a view and its base.
@@ -68,7 +68,7 @@ _STRIDED: type = type(np.lib.stride_tricks.as_strided(np.empty(0)).base)
 def address_of(memory: np.ndarray[Any, Any] | Block) -> int:
     """Return the address in this process of the first element of an array, or the first byte of a block."""
     if isinstance(memory, Block):
-        return memory._address
+        return memory.address
     address: int = memory.__array_interface__["data"][0]
     return address
 

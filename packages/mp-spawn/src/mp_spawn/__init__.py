@@ -3,7 +3,7 @@
     mp_spawn.spawn(fn, args, nprocs)             fn(rank, *args) in nprocs new processes, as in torch
     mp_spawn.start_processes(fn, args, nprocs)   the same, by fork, forkserver or spawn, with more options
     mp_spawn.run(fn, args, nprocs)               the same, and returns the results
-    mp_spawn.run(fn, args, nprocs, engine="ray") the same on several machines; see mp_spawn.engines
+    mp_spawn.run(fn, args, nprocs, engine="ray") the same on several machines, with mp-nodes
     mp_spawn.logging_to_parent()                 records of logging in children come to this process
     mp-spawn -n 4 script.py                      the command
 
@@ -18,11 +18,11 @@ import os as _os
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from mp_core import __version__ as __version__
-    from mp_spawn import engines as engines
     from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
     from mp_spawn.log_records import LoggingToParent, logging_to_parent
+    from mp_spawn.running_job import RunningJob
 
 # The module of each name. It is imported at the first use: every rank imports this package and needs none of them.
 _MODULES = {
@@ -33,6 +33,7 @@ _MODULES = {
     "ProcessException": "errors",
     "ProcessExitedException": "errors",
     "ProcessRaisedException": "errors",
+    "RunningJob": "running_job",
     "SpawnContext": "launch",
     "logging_to_parent": "log_records",
     "run": "launch",
@@ -48,8 +49,8 @@ __all__ = [
     "ProcessException",
     "ProcessExitedException",
     "ProcessRaisedException",
+    "RunningJob",
     "SpawnContext",
-    "engines",
     "logging_to_parent",
     "run",
     "spawn",
@@ -62,8 +63,6 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
     def __getattr__(name: str) -> object:
         if name == "__version__":
             return _importlib.import_module("mp_core").__version__
-        if name == "engines":
-            return _importlib.import_module(f"{__name__}.{name}")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # Windows cannot fork, and has neither the signals nor the pipes that ranks need.

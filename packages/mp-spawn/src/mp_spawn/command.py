@@ -7,29 +7,32 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
+from mp_core import engines
 from mp_spawn.command_line import check, parsed
 from mp_spawn.command_options import (
     Recording,
     bound_to,
     call_of,
+    common_variables,
     count_per_node,
     count_ranks,
     devices_of,
     output_of,
     recorder_of,
+    restarts_all,
     with_folder,
 )
 from mp_spawn.context import ProcessContext
-from mp_spawn.engines import command_on_nodes
-from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.job import are_descriptors_few
 from mp_spawn.launch import prepare
 from mp_spawn.output import STREAMS, Capture, Prefix, output_for, write_to
 from mp_spawn.rank import stacks_of
-from mp_spawn.rank_variables import place_variables
+from mp_spawn.rank_variables import INSIDE, place_variables
+from mp_spawn.several_nodes import several_nodes
 from mp_spawn.signals import Forwarding
 from mp_spawn.terminal import Row, progress, show_table
 
@@ -72,14 +75,15 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     try:
         check_time("--timeout", chosen.timeout)
         check_time("--grace-period", chosen.shutdown_timeout)
-        if (code := command_on_nodes.main(chosen, recording)) is not None:
-            return code
+        if asked := several_nodes(chosen):
+            on_nodes: Callable[[argparse.Namespace, Recording], int] = engines.load("command", asked)
+            return on_nodes(chosen, recording)
         if chosen.nprocs is None:
             nprocs = count_per_node(chosen.nproc_per_node)
         else:
             nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
         master = master_of(chosen)
-        common = command_on_nodes.variables(chosen, nprocs)
+        common = common_variables(chosen, nprocs)
         fn, args = call_of(chosen)
         devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
         output = with_folder(output_of(chosen))
@@ -106,9 +110,9 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
             own_group=True,
             is_program=True,
-            restarts_all=command_on_nodes.restarts_all(chosen),
+            restarts_all=restarts_all(chosen),
         )
-    except (TypeError, ValueError) as refusal:
+    except (ImportError, TypeError, ValueError) as refusal:
         return refuse(refusal)
     job.time_to_end = chosen.shutdown_timeout
     # A rank in a group of its own would be stopped when it reads from the terminal.
@@ -121,7 +125,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         try:
             # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
             is_shared = chosen.output == "inherit" or job.gives_terminal
-            with nullcontext() if is_shared else progress(nprocs, context._count_ended):
+            with nullcontext() if is_shared else progress(nprocs, context._supervisor.count_ended):
                 error = outcome(context, chosen.timeout)
         except BaseException:
             context.terminate()

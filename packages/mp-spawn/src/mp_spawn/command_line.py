@@ -21,8 +21,8 @@ from multiprocessing import get_all_start_methods
 from typing import Any
 
 from mp_spawn.context import AFTER_A_SIGNAL
-from mp_spawn.engines.job_place import INSIDE
-from mp_spawn.engines.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
+from mp_spawn.rank_variables import INSIDE
+from mp_spawn.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
 from mp_spawn.streams import is_selection
 
 __all__ = ["check", "parsed"]
@@ -36,7 +36,7 @@ is 124. On one machine rank 0 reads the standard input of the command; a termina
 SEVERAL_NODES = """
 With Slurm or mpirun, start one mp-spawn on each node. By hand, do so with the same --nnodes, --master-addr and
 --master-port, and with a --node-rank of its own, or with --rdzv-backend c10d. -n is the number of ranks on all nodes
-together. The nodes need a common secret, in MP_SPAWN_KEY or in --key-file.
+together. The nodes need mp-nodes, and a common secret, in MP_SPAWN_KEY or in --key-file.
 """
 TORCHRUNS_WORDS = "as torchrun has it; no effect here"
 

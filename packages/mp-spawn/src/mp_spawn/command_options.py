@@ -16,17 +16,20 @@ from typing import Any
 from mp_core.control_groups import processors
 from mp_spawn.payload import Call
 from mp_spawn.program import folder_of, run_code, run_executable, run_module, run_script
+from mp_spawn.rank_variables import job_variables
 from mp_spawn.streams import NO_STREAM, Selection, Streams
 
 __all__ = [
     "Recording",
     "bound_to",
     "call_of",
+    "common_variables",
     "count_per_node",
     "count_ranks",
     "devices_of",
     "output_of",
     "recorder_of",
+    "restarts_all",
     "variables_of",
     "with_folder",
 ]
@@ -209,6 +212,29 @@ def _executable(name: str) -> str:
     if found is None:
         raise ValueError(f"there is no program {name!r}; give one on PATH, or a path of an executable file")
     return found
+
+
+def restarts_all(chosen: argparse.Namespace) -> bool:
+    """
+    Tell whether a failure has all ranks started again. See Note [Torchrun's lines].
+    """
+    return bool(chosen.restart == "all" or (chosen.restart is None and chosen.nprocs is None))
+
+
+def common_variables(chosen: argparse.Namespace, per_node: int) -> dict[str, str]:
+    """
+    Return the variables that all ranks have in common.
+    """
+    common = job_variables(chosen.role, chosen.rdzv_id or "none", chosen.max_restarts)
+    # As torchrun does, which counts by node as well.
+    if (
+        chosen.nprocs is None
+        and chosen.threads_per_rank is None
+        and per_node > 1
+        and "OMP_NUM_THREADS" not in os.environ
+    ):
+        common["OMP_NUM_THREADS"] = "1"
+    return common | variables_of(chosen.env)
 
 
 def recorder_of(path: str | None) -> Recording:

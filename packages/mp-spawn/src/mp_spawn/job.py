@@ -101,7 +101,7 @@ class Job:
         """
         Start *ranks*, which maps the number of a rank to how often it has been started before.
         """
-        payloads = self._payloads(len(ranks))
+        payloads = self.payloads(len(ranks))
         inboxes: list[Inbox] = []
         stacks: list[Stacks | None] = []
         for_ranks: list[OwnedFd] = []
@@ -130,7 +130,7 @@ class Job:
                     inboxes.append(inbox)
                     report, at, parents_fd = file, inbox.at, file.fd
                 stacks.append(Stacks.unless_scarce() if has_stacks else None)
-                spec = self._spec(rank, restarts, payload, report, stacks[-1])
+                spec = self.spec(rank, restarts, payload, report, stacks[-1])
                 spec = spec._replace(report_at=at, parents_end=f"/proc/{os.getpid()}/fd/{parents_fd}")
                 if rank == 0 and self.gives_stdin:
                     for_ranks.append(OwnedFd())
@@ -171,7 +171,7 @@ class Job:
         leave_out()
         return spawn.get_preparation_data("rank")
 
-    def _payloads(self, count: int) -> list[Payload]:
+    def payloads(self, count: int) -> list[Payload]:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
         # Not at the top: a fork does not need mp-core.
@@ -184,7 +184,7 @@ class Job:
             return [plain_payload(self.fn, self.args, self.launcher.start_method)] * count
         return payloads(self.fn, self.args, count, self.launcher.start_method)
 
-    def _spec(self, rank: int, restarts: int, payload: Payload, report: InheritedFd, stacks: Stacks | None) -> RankSpec:
+    def spec(self, rank: int, restarts: int, payload: Payload, report: InheritedFd, stacks: Stacks | None) -> RankSpec:
         env: dict[str, str] = {}
         if self.threads_per_rank is not None:
             env = dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(self.threads_per_rank))
@@ -244,7 +244,7 @@ def check_call(fn: Any, args: Any, nprocs: Any) -> None:
         raise TypeError(
             f"args is a {type(args).__name__}, {_short(args)}; it must be a tuple, as in args=(x,) or args=tuple(args)"
         )
-    _at_least("nprocs", nprocs, 1, "the number of ranks")
+    at_least("nprocs", nprocs, 1, "the number of ranks")
 
 
 def check_start_method(start_method: Any, context: Any) -> None:
@@ -264,8 +264,8 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
     Raise `TypeError` or `ValueError` for an option out of its range.
     """
     if threads_per_rank is not None:
-        _at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
-    _at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
+        at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
+    at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
     if isinstance(output, Streams):
         return
     is_word = isinstance(output, str) and os.sep not in output and not os.path.isdir(output)
@@ -274,7 +274,10 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
         raise ValueError(f"output={output!r} is none of {known}, nor a folder; write a new one as './{output}'")
 
 
-def _at_least(name: str, value: Any, least: int, what: str) -> None:
+def at_least(name: str, value: Any, least: int, what: str) -> None:
+    """
+    Raise `TypeError` or `ValueError` for an option that is no integer, or too small; *what* says what to give.
+    """
     try:
         number = operator.index(value)
     except TypeError:

@@ -12,6 +12,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from mp_core import engines
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import (
@@ -27,6 +28,7 @@ from mp_spawn.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.output import output_for
 from mp_spawn.process_handle import has_pidfds, has_socketpairs
 from mp_spawn.rank import stacks_of
+from mp_spawn.running_job import RunningJob
 from mp_spawn.streams import Streams
 from mp_spawn.tee import Tee
 from mp_spawn.zygote import ZygoteLauncher
@@ -115,7 +117,7 @@ def _cpus_for(cpu_affinity: Cpus, nprocs: int) -> Any:
     return cpus_for(cpu_affinity, nprocs, "ranks")
 
 
-# Overloads for type checkers: with `join` it returns None, else a context.
+# Overloads for type checkers: with `join` it returns None, else a context; with an engine what all jobs can do.
 @overload
 def start_processes(
     fn: Fn,
@@ -124,6 +126,8 @@ def start_processes(
     join: Literal[True] = ...,
     daemon: bool = ...,
     start_method: str | None = ...,
+    *,
+    engine: object = ...,
     **options: Unpack[Options],
 ) -> None: ...
 @overload
@@ -135,8 +139,21 @@ def start_processes(
     join: Literal[False],
     daemon: bool = ...,
     start_method: str | None = ...,
+    engine: None = ...,
     **options: Unpack[Options],
 ) -> ProcessContext: ...
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    engine: object,
+    **options: Unpack[Options],
+) -> RunningJob: ...
 @overload
 def start_processes(
     fn: Fn,
@@ -145,6 +162,8 @@ def start_processes(
     join: bool = ...,
     daemon: bool = ...,
     start_method: str | None = ...,
+    *,
+    engine: None = ...,
     **options: Unpack[Options],
 ) -> ProcessContext | None: ...
 def start_processes(
@@ -163,7 +182,7 @@ def start_processes(
     max_restarts: int = 0,
     faulthandler: bool = True,
     engine: Any = None,
-) -> ProcessContext | None:
+) -> RunningJob | None:
     """
     Call ``fn(rank, *args)`` in *nprocs* processes, all started before any of them is waited for.
 
@@ -202,13 +221,13 @@ def start_processes(
         Record the Python stacks of a rank that ends by SIGSEGV and the like, in ``Failure.stack``, and of one that is
         too slow. A program that has enabled ``faulthandler`` itself keeps its own.
     engine : {"ray", "local"} or engine
-        Run the ranks on other machines: an object like ``engines.Ray()``, or its name. Arrays are then shared
-        within a machine, and writes do not reach other machines.
+        Run the ranks on other machines: an object like ``mp_nodes.Ray()``, or its name. Arrays are then shared
+        within a machine, and writes do not reach other machines. It needs mp-nodes.
 
     Returns
     -------
-    ProcessContext or None
-        None with *join*.
+    ProcessContext, RunningJob or None
+        None with *join*; with *engine* an object with the methods of `RunningJob`.
 
     Raises
     ------
@@ -227,7 +246,8 @@ def start_processes(
     """
     options = options_among(locals())
     if engine is not None:
-        return _engines().start(engine, fn, args, nprocs, join, **options)  # type: ignore[no-any-return]
+        start = engines.load("start", f"engine={engine!r}")
+        return start(engine, fn, args, nprocs, join, **options)  # type: ignore[no-any-return]
     job = prepare(fn, args, nprocs, **options)
     if not join:
         return ProcessContext._of(job)
@@ -349,14 +369,15 @@ def run(
     """
     options = options_among(locals())
     if engine is not None:
-        blobs = _engines().run(engine, fn, args, nprocs, timeout, grace_period, **options)
+        run_on = engines.load("run", f"engine={engine!r}")
+        blobs = run_on(engine, fn, args, nprocs, timeout, grace_period, **options)
         return [_result(rank, blob) for rank, blob in enumerate(blobs)]
     job = prepare(fn, args, nprocs, **options, wants_result=True)
     started, ended = ProcessContext._run(job, timeout, grace_period)
     if not ended:
         # From a call: in a variable of this frame, which its traceback has, the exception would keep *args*.
         raise _ended_late(started, job, f"{len(started.sentinels)} of {nprocs} ranks still ran after {timeout} s")
-    return [_result(rank, blob) for rank, blob in enumerate(started._reports())]
+    return [_result(rank, blob) for rank, blob in enumerate(started._supervisor.reports())]
 
 
 def _ended_late(started: ProcessContext, job: Job, reason: str) -> TimeoutError:
@@ -372,15 +393,6 @@ def _ended_late(started: ProcessContext, job: Job, reason: str) -> TimeoutError:
         error.add_note(stack)
         job.output.add(rank, f"too slow: {stack}\n")
     return error
-
-
-def _engines() -> Any:
-    """
-    Import the engines, which few programs need.
-    """
-    from mp_spawn.engines import start
-
-    return start
 
 
 def _result(rank: int, blob: bytes) -> Any:

@@ -26,7 +26,6 @@ class Options(TypedDict, total=False):
     output: str | os.PathLike[str]
     max_restarts: int
     faulthandler: bool
-    engine: Any
 
 
 # These and the ones above decide how the ranks are started, on this machine and by an engine.
@@ -37,8 +36,8 @@ def options_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     Return those *arguments* of `start_processes` or `run` that say how to start ranks.
 
-    >>> options_among({"fn": print, "nprocs": 2, "daemon": True, "env": None, "engine": "ray"})
+    >>> options_among({"fn": print, "nprocs": 2, "daemon": True, "env": None, "join": True})
     {'daemon': True, 'env': None}
     """
-    names = (*_TORCHS_TOO, *(name for name in Options.__annotations__ if name != "engine"))
+    names = (*_TORCHS_TOO, *Options.__annotations__)
     return {name: arguments[name] for name in names if name in arguments}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 from mp_spawn.payload import InheritedFd
 
-__all__ = ["Captured", "Output", "output_for", "write_to"]
+__all__ = ["Captured", "Output", "Piped", "output_for", "write_to"]
 
 logger = logging.getLogger("mp_spawn")
 
@@ -113,7 +113,7 @@ class Files(_WriteEnds):
             pass  # the exception has the failure, too
 
 
-class _Piped(_WriteEnds):
+class Piped(_WriteEnds):
     """
     A pipe per rank and stream, read by one thread, which never writes in the middle of another rank's line.
 
@@ -216,12 +216,12 @@ class _Piped(_WriteEnds):
         except BlockingIOError:
             return not only_once
         if data:
-            self._handle(self._take, *self._pipes[fd], data)
+            self._handle(self.take, *self._pipes[fd], data)
         return bool(data)
 
     def _close(self, fd: int) -> None:
         os.close(fd)
-        self._handle(self._closed, *self._pipes.pop(fd))
+        self._handle(self.closed, *self._pipes.pop(fd))
 
     def _handle(self, action: Callable[..., None], rank: int, stream: str, *data: bytes) -> None:
         """Call *action*; after an exception go on reading, as the rank would wait for ever before a full pipe."""
@@ -230,20 +230,22 @@ class _Piped(_WriteEnds):
         except Exception:
             logger.exception("some of the %s of rank %s is lost", stream, rank)
 
-    def _take(self, rank: int, stream: str, data: bytes) -> None:
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        """Take a piece of output."""
         raise NotImplementedError
 
-    def _closed(self, rank: int, stream: str) -> None: ...
+    def closed(self, rank: int, stream: str) -> None:
+        """Note the end of a stream."""
 
 
-class Capture(_Piped):
+class Capture(Piped):
     """``"capture"``: kept for `ProcessContext.captured`, `Failure.stdout` and `Failure.stderr`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._texts: defaultdict[tuple[int, str], bytearray] = defaultdict(bytearray)
 
-    def _take(self, rank: int, stream: str, data: bytes) -> None:
+    def take(self, rank: int, stream: str, data: bytes) -> None:
         self._texts[rank, stream] += data
 
     def data(self, rank: int, stream: str) -> bytes:
@@ -254,7 +256,7 @@ class Capture(_Piped):
         return self.data(rank, stream).decode(errors="replace")
 
 
-class Prefix(_Piped):
+class Prefix(Piped):
     """
     ``"prefix"``: written to the same stream of this process, with the rank before each line.
 
@@ -272,7 +274,7 @@ class Prefix(_Piped):
         self._open: dict[str, tuple[int, bool]] = {}
         self._is_gone: set[str] = set()
 
-    def _take(self, rank: int, stream: str, data: bytes) -> None:
+    def take(self, rank: int, stream: str, data: bytes) -> None:
         data = self._rests.pop((rank, stream), b"") + data
         end = data.rfind(b"\n") + 1
         is_shown = self._open.get(stream, (-1, False))[0] == rank
@@ -283,16 +285,17 @@ class Prefix(_Piped):
         if end:
             self._write(rank, stream, data[:end])
 
-    def _closed(self, rank: int, stream: str) -> None:
+    def closed(self, rank: int, stream: str) -> None:
         rest = self._rests.pop((rank, stream), b"")
         is_shown = self._open.get(stream, (-1, False))[0] == rank
         # Without a prefix the output is that of one rank, as it is.
-        if (rest or is_shown) and self._prefix(rank):
+        if (rest or is_shown) and self.prefix(rank):
             rest += b"\n"
         if rest:
             self._write(rank, stream, rest)
 
-    def _prefix(self, rank: int) -> str:
+    def prefix(self, rank: int) -> str:
+        """Return the text before each line of a rank."""
         return f"[rank {rank}] "
 
     def _write(self, rank: int, stream: str, data: bytes) -> None:
@@ -300,7 +303,7 @@ class Prefix(_Piped):
         target: TextIO | None = getattr(sys, stream)
         if target is None:
             return  # a program without a console
-        label = self._prefix(rank)
+        label = self.prefix(rank)
         if label and getattr(target, "isatty", bool)() and not os.environ.get("NO_COLOR"):
             label = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{label}\x1b[0m"
         prefix = label.encode(errors="backslashreplace")

@@ -20,7 +20,7 @@ from mp_spawn.process_handle import PidFd
 from mp_spawn.report_pipe import Inbox, Kind, Report
 from mp_spawn.signals import Deferral, Forwarding
 
-__all__ = ["Events", "Rank", "all_ended", "stacks_of"]
+__all__ = ["Events", "Rank", "all_ended", "stacks_of", "unpickled"]
 
 logger = logging.getLogger("mp_spawn")
 
@@ -141,7 +141,7 @@ class Rank:
                 reason=reason,
                 exit_code=exit_code,
                 traceback=text,
-                exception=_unpickled(report.blob),
+                exception=unpickled(report.blob),
                 at=report.at,
             )
         if self.ended_at is None or self.ended_at > casualty_at:
@@ -172,6 +172,14 @@ class Rank:
             return None
         return dataclasses.replace(base, reason=reason, exit_code=exit_code, at=at)
 
+    def take_exception(self) -> bytes:
+        """Take the pickled exception out of the report, for another process to unpickle; empty if there is none."""
+        report = self.report
+        if self._inbox is None or report is None or report.kind is not Kind.RAISED:
+            return b""
+        self._inbox.report = report._replace(blob=b"")
+        return report.blob
+
     def close(self) -> None:
         """Close the descriptors; the report and the failure stay."""
         if self._inbox is not None:
@@ -181,11 +189,17 @@ class Rank:
         self._pidfd.close()
 
 
-def _unpickled(blob: bytes) -> BaseException | None:
+def unpickled(blob: bytes) -> BaseException | None:
+    """
+    Return a rank's exception from its pickle; None if there is none, or it cannot be unpickled here.
+
+    >>> unpickled(pickle.dumps(ValueError("boom")))
+    ValueError('boom')
+    """
     try:
         error = pickle.loads(blob)
     except Exception:
-        return None  # there is none, or it cannot be unpickled here; the text is enough
+        return None  # the text is enough
     return error if isinstance(error, BaseException) else None
 
 

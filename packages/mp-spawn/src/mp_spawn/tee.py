@@ -63,7 +63,7 @@ class Tee(Prefix):
             for fd in numbers.values():
                 os.close(fd)
 
-    def _take(self, rank: int, stream: str, data: bytes) -> None:
+    def take(self, rank: int, stream: str, data: bytes) -> None:
         number = self._numbers.get((rank, stream))
         rest = memoryview(b"" if number is None else data)
         try:
@@ -71,4 +71,4 @@ class Tee(Prefix):
                 rest = rest[os.write(number, rest) :]
         except OSError:
             pass  # a full disk must not stop the ranks; the lines are printed all the same
-        super()._take(rank, stream, data)
+        super().take(rank, stream, data)

@@ -9,6 +9,7 @@ __all__ = [
     "ENV_VAR_PARALLEL_START",
     "LoggingToParent",
     "ProcessContext",
+    "RunningJob",
     "SpawnContext",
     "logging_to_parent",
     "run",
@@ -51,6 +52,10 @@ class ProcessContext:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         _refuse(f"mp_spawn.{type(self).__name__}")
+
+
+class RunningJob(ProcessContext):
+    """Raise a NotImplementedError when one is made."""
 
 
 class SpawnContext(ProcessContext):

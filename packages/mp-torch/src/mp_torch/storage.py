@@ -47,7 +47,7 @@ def can_move() -> bool:
 
 def storage_over(block: Block, offset: int, nbytes: int) -> Any:
     """Return the storage over these bytes of *block*; reaching beyond them is a `ValueError`."""
-    address = block._address + offset
+    address = block.address + offset
     storage = _functions.find_storage(address, nbytes)
     if storage is not None:
         return storage
@@ -78,7 +78,7 @@ def place_of(storage: Any, tensor: Any = None) -> Place | None:
         if block is None:
             return None  # it is empty, or torch shares it
     address = storage.data_ptr()
-    offset = address - block._address
+    offset = address - block.address
     if offset + nbytes > block.nbytes:
         return None
     _functions.remember_storage(storage, address)

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mp_all._inputs import Input, Inputs
+from mp_all._inputs import Inputs
+from mp_core.mapped_buffers import MappedBuffer
 
 try:
     import cloudpickle
@@ -29,7 +30,7 @@ _reducers: dict[type, Callable[..., Any]] = ForkingPickler._extra_reducers  # ty
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(_reducers, cloudpickle.Pickler.dispatch_table)
 
-    def __init__(self, file: io.BytesIO, inputs: Inputs | None, held: list[Input]) -> None:
+    def __init__(self, file: io.BytesIO, inputs: Inputs | None, held: list[MappedBuffer]) -> None:
         super().__init__(file)
         self._inputs, self._held = inputs, held
 
@@ -45,7 +46,7 @@ class Sent:
 
     def __init__(self, thing: Any, inputs: Inputs | None = None) -> None:
         self.thing, self.inputs = thing, inputs
-        self.held: list[Input] = []
+        self.held: list[MappedBuffer] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = io.BytesIO()

@@ -118,7 +118,8 @@ class Buffer:
         return 0 if self._hold is None else self._hold.nbytes
 
     @property
-    def _address(self) -> int:
+    def address(self) -> int:
+        """The address of the first byte in this process."""
         self._allocated()
         return ctypes.addressof(self)  # type: ignore[arg-type]
 
@@ -316,7 +317,7 @@ def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> Any:
     except OSError as error:
         return -_number_of(error)
     if zeroed and used_before:
-        ctypes.memset(buffer._address, 0, nbytes)
+        ctypes.memset(buffer.address, 0, nbytes)
     return buffer
 
 

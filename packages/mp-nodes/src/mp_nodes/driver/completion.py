@@ -1,0 +1,54 @@
+"""`Completion`: the end of a job, for which threads and coroutines wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["Completion"]
+
+
+class Completion(threading.Event):
+    """
+    An event that is set once.
+
+    >>> over = Completion()
+    >>> over.set()
+    >>> asyncio.run(over.wait_in_loop(None))
+    True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = threading.Lock()
+        self._calls: set[Callable[[], Any]] = set()
+
+    def set(self) -> None:
+        """Wake all that wait."""
+        super().set()
+        with self._guard:
+            for call in self._calls:
+                with suppress(RuntimeError):  # the loop was closed
+                    call()
+
+    async def wait_in_loop(self, timeout: float | None) -> bool:
+        """Wait as `wait` does, while the event loop goes on."""
+        import asyncio  # few programs need it
+
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        def call() -> None:
+            loop.call_soon_threadsafe(over.set)
+
+        with self._guard:
+            self._calls.add(call)
+        try:
+            if not self.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), timeout)
+            return self.is_set()
+        finally:
+            with self._guard:
+                self._calls.discard(call)

@@ -1,0 +1,160 @@
+"""The output of ranks of other machines, at the driver: as it is, after `[node:rank]`, captured, or in files."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from mp_nodes.protocol import Node, Printed
+from mp_spawn.output import STREAMS, Capture, Prefix
+from mp_spawn.streams import Streams
+
+__all__ = ["Sink", "Writer"]
+
+
+class Sink(Protocol):
+    """Takes the output of the ranks."""
+
+    def take(self, rank: int, stream: str, data: bytes) -> None: ...
+    def closed(self, rank: int, stream: str) -> None: ...
+    def text(self, rank: int, stream: str) -> str: ...
+    def add(self, rank: int, text: str) -> None: ...
+
+
+class _Labelled(Prefix):
+    """Each line with its node and rank in front."""
+
+    def __init__(self, labels: dict[int, str]) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def prefix(self, rank: int) -> str:
+        return f"[{self.labels[rank]}] "
+
+
+class _Plain(Prefix):
+    """Each line as it is."""
+
+    def prefix(self, rank: int) -> str:
+        return ""
+
+
+class _Folder(Capture):
+    """A folder with ``rank-0.out``, ``rank-0.err``, …, on the machine of the driver."""
+
+    def __init__(self, folder: str | os.PathLike[str], ends: Iterable[tuple[int, str]]) -> None:
+        super().__init__()
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for end in ends:
+            self._path(*end).write_bytes(b"")
+
+    def _path(self, rank: int, stream: str) -> Path:
+        return self._folder / f"rank-{rank}.{stream[3:]}"
+
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        with self._path(rank, stream).open("ab") as file:
+            file.write(data)
+
+    def add(self, rank: int, text: str) -> None:
+        self.take(rank, "stderr", text.encode(errors="backslashreplace"))
+
+
+class _Selected(_Labelled):
+    """Each stream in a file, written with its node and rank in front, both, or neither."""
+
+    def __init__(self, streams: Streams, nodes: list[Node]) -> None:
+        super().__init__(_labels(nodes))
+        self._streams = streams
+        self._local = {rank: rank - node.ranks.start for node in nodes for rank in node.ranks}
+        ends = [(rank, stream) for rank in self._local for stream in STREAMS if self._goes_to_file(rank, stream)]
+        self._folder = _Folder(streams.folder, ends) if ends else None
+
+    def _goes_to_file(self, rank: int, stream: str) -> bool:
+        return self._streams.goes_to_file(self._local[rank], stream)
+
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        try:
+            if self._folder is not None and self._goes_to_file(rank, stream):
+                self._folder.take(rank, stream, data)
+        finally:  # also with a full disk
+            if self._streams.are_shown(self._local[rank], stream):
+                super().take(rank, stream, data)
+
+    def closed(self, rank: int, stream: str) -> None:
+        if self._streams.are_shown(self._local[rank], stream):
+            super().closed(rank, stream)
+
+    def add(self, rank: int, text: str) -> None:
+        if self._folder is not None and self._goes_to_file(rank, "stderr"):
+            self._folder.add(rank, text)
+
+
+def sink_for(kind: str | os.PathLike[str] | Streams, nodes: list[Node]) -> Any:
+    """
+    Return the sink for that value of ``output=``.
+    """
+    if isinstance(kind, Streams):
+        return _Selected(kind, nodes)
+    labels = _labels(nodes)
+    if kind == "prefix":
+        return _Labelled(labels)
+    if kind == "inherit":
+        return _Plain()
+    if kind == "capture":
+        return Capture()
+    return _Folder(kind, [(rank, stream) for rank in labels for stream in STREAMS])
+
+
+def _labels(nodes: list[Node]) -> dict[int, str]:
+    return {rank: f"{node.name}:{rank}" for node in nodes for rank in node.ranks}
+
+
+class Writer:
+    """
+    The thread that writes to a sink, so that a reader of our output who pauses does not stop the heartbeat.
+
+    A node may have a limited number of bytes on the way; *acknowledge* lets it send more.
+    """
+
+    def __init__(self, sink: Sink, acknowledge: Callable[[int, int], None]) -> None:
+        self.sink = sink
+        self._acknowledge = acknowledge
+        self._queue: queue.SimpleQueue[tuple[int, Printed] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="mp-spawn output", daemon=True)
+        self._thread.start()
+
+    def rename(self, node: Node) -> None:
+        """Have the name of another node in front of the lines of its ranks."""
+        if isinstance(self.sink, _Labelled):
+            self.sink.labels.update(_labels([node]))
+
+    def put(self, node: int, printed: Printed) -> None:
+        """Queue a piece of output from a node."""
+        self._queue.put((node, printed))
+
+    def finish(self) -> None:
+        """Write the rest and stop."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        open_ends = set()
+        while (item := self._queue.get()) is not None:
+            node, (rank, stream, data) = item
+            try:
+                if data:
+                    open_ends.add((rank, stream))
+                    self.sink.take(rank, stream, data)
+                elif (rank, stream) in open_ends:
+                    open_ends.discard((rank, stream))
+                    self.sink.closed(rank, stream)
+            except OSError:
+                pass  # a full disk must not stop the ranks
+            self._acknowledge(node, len(data))
+        for rank, stream in open_ends:  # of a node that was lost: its last line may have no end
+            self.sink.closed(rank, stream)

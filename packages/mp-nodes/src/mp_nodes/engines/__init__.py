@@ -1,0 +1,1 @@
+"""The engines, a file each: what places agents on nodes."""

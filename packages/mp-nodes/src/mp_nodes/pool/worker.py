@@ -1,0 +1,77 @@
+"""In a worker of a node: run a task that has come from another machine, and pickle its result by value."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from typing import Any
+
+from mp_core import set_parent_death_signal
+from mp_core.native import pickled_by_value, recorders
+from mp_nodes.by_value import dumps_by_value
+from mp_nodes.pool.messages import Packed
+from mp_pool.task_messages import dump_error, is_plain, name_of
+
+__all__ = ["Caller", "begin", "dump", "dump_error_by_value", "run"]
+
+
+def begin(parent: int, initializer: Packed | None) -> None:
+    """
+    Have this worker end with the rank of its node, whose pid is *parent*, and call the user's initializer.
+    """
+    set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if initializer is not None:
+        function, args = initializer.load()
+        function(*args)
+
+
+def run(data: bytes, *buffers: Any) -> tuple[bool, bytes]:
+    """
+    Run the task of this pickle: (function, args, kwds), with the buffers beside it.
+    """
+    try:
+        function, args, kwds = pickle.loads(data, buffers=buffers)
+        _name_task(function, args)
+        return True, dump(function(*args, **(kwds or {})), "the result of a task")
+    except Exception as error:
+        return False, dump_error_by_value(error)
+
+
+class Caller:
+    """Calls a function that many tasks have in common: `mp_pool` takes this object to each worker once."""
+
+    def __init__(self, function: Packed) -> None:
+        self._function = function
+
+    def __call__(self, data: bytes, *buffers: Any) -> tuple[bool, bytes]:
+        """Run the task of this pickle: (mapper, args, kwds). A mapper takes the function and a chunk."""
+        try:
+            mapper, args, kwds = pickle.loads(data, buffers=buffers)
+            function = self._function.load()
+            _name_task(function, args)
+            value = function(*args, **(kwds or {})) if mapper is None else mapper((function, *args))
+            return True, dump(value, "the result of a task")
+        except Exception as error:
+            return False, dump_error_by_value(error)
+
+
+def _name_task(function: Any, args: Any) -> None:
+    for recorder in recorders:
+        recorder.called = name_of(function, args)
+
+
+def dump(value: Any, what: str) -> bytes:
+    """
+    Pickle by value; *what* names it in the error.
+    """
+    return pickle.dumps(value, 5) if is_plain(value) else dumps_by_value(value, what)
+
+
+def dump_error_by_value(error: BaseException) -> bytes:
+    """
+    Pickle an exception by value, with its traceback as text.
+    """
+    return pickled_by_value(dump_error, error).data  # type: ignore[no-any-return]

@@ -1,0 +1,140 @@
+"""What a job can do is the same for ranks of this machine, ranks on nodes, and the ranks that serve a pool on nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+from support.waiting import until
+
+import mp_nodes
+import mp_spawn
+from mp_nodes.driver.node_service import NodeService
+
+WITHIN = 60
+Make = Callable[..., mp_spawn.RunningJob]
+
+
+def on_this_machine(fn: Callable[..., Any], *args: Any) -> mp_spawn.RunningJob:
+    return mp_spawn.start_processes(fn, args, 2, join=False, output="capture")
+
+
+def on_nodes(fn: Callable[..., Any], *args: Any) -> mp_spawn.RunningJob:
+    nodes = mp_nodes.Local(nodes=2)
+    return mp_spawn.start_processes(fn, args, 2, join=False, output="capture", engine=nodes)
+
+
+def serving(fn: Callable[..., Any], *args: Any) -> mp_spawn.RunningJob:
+    return NodeService(mp_nodes.Local(nodes=2), without_connection, (fn, *args), 2, lambda event: None)
+
+
+@pytest.fixture(params=[on_this_machine, on_nodes, serving])
+def make(request: pytest.FixtureRequest) -> Make:
+    return request.param
+
+
+def without_connection(rank: int, connection: Connection, fn: Callable[..., Any], *args: Any) -> Any:
+    return fn(rank, *args)
+
+
+def do_nothing(rank: int) -> None: ...
+
+
+def say(rank: int) -> None:
+    print("rank", rank, "says hello")
+
+
+def wait_for_ever(rank: int) -> None:
+    time.sleep(10 * WITHIN)
+
+
+def end_by_signal(rank: int, folder: str) -> None:
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+    open(os.path.join(folder, str(rank)), "w").close()
+    time.sleep(10 * WITHIN)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_job_is_a_running_job(make: Make) -> None:
+    job = make(do_nothing)
+    names = {name for name in vars(mp_spawn.RunningJob) if not name.startswith("_")}
+    assert names == {"ajoin", "captured", "join", "pids", "send_signal", "terminate"}
+    assert names <= set(dir(job))
+    assert isinstance(job, mp_spawn.RunningJob)
+    assert job.join(WITHIN)
+
+
+def test_join_returns_false_at_the_timeout_and_terminate_ends_the_ranks(make: Make) -> None:
+    job = make(wait_for_ever)
+    assert not job.join(0.05)
+    until(lambda: all(job.pids()), WITHIN)
+    job.terminate()
+    assert all(map(is_gone, job.pids()))
+
+
+def test_ajoin_waits_while_the_loop_goes_on(make: Make) -> None:
+    job = make(do_nothing)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(job.ajoin(WITHIN), asyncio.sleep(0.01, "went on"), job.ajoin())
+
+    assert asyncio.run(asyncio.wait_for(main(), WITHIN)) == [True, "went on", True]
+    assert asyncio.run(job.ajoin())  # again, after the end
+
+
+def test_ajoin_returns_false_at_the_timeout_and_a_cancelled_one_leaves_the_ranks_running(make: Make) -> None:
+    job = make(wait_for_ever)
+
+    async def main() -> bool:
+        task = asyncio.create_task(job.ajoin())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await job.ajoin(0.05)
+
+    assert asyncio.run(asyncio.wait_for(main(), WITHIN)) is False
+    until(lambda: all(job.pids()), WITHIN)
+    assert not any(map(is_gone, job.pids()))
+    job.terminate()
+
+
+def test_the_end_of_the_block_waits_and_an_exception_in_it_ends_the_ranks(make: Make) -> None:
+    with make(do_nothing) as job:
+        pass
+    assert job.join(0)
+    with pytest.raises(ZeroDivisionError), make(wait_for_ever) as job:
+        until(lambda: all(job.pids()), WITHIN)
+        raise ZeroDivisionError
+    assert all(map(is_gone, job.pids()))
+
+
+def test_a_signal_is_sent_to_each_rank(make: Make, tmp_path: Any) -> None:
+    job = make(end_by_signal, str(tmp_path))
+    until(lambda: len(os.listdir(tmp_path)) == 2, WITHIN)
+    job.send_signal(signal.SIGUSR1)
+    assert job.join(WITHIN)
+
+
+def test_the_output_is_captured_by_rank(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    job = make(say)
+    job.join(WITHIN)
+    if make is serving:  # its output is that of the program
+        assert [each.stdout for each in job.captured] == ["", ""]
+        assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 says hello", "rank 1 says hello"]
+    else:
+        assert [each.stdout for each in job.captured] == ["rank 0 says hello\n", "rank 1 says hello\n"]
