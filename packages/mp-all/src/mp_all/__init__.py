@@ -76,7 +76,8 @@ _NAMES = {
     "mp_reductions": "get_inline_limit init_reductions install_shared_allocator is_shared set_inline_limit "
     "share_memory share_memory_ shared shared_allocator uninstall_shared_allocator",
     "mp_spawn": "ENV_VAR_PARALLEL_START Failure LoggingToParent ProcessContext ProcessException "
-    "ProcessExitedException ProcessRaisedException RunningJob SpawnContext logging_to_parent run spawn start_processes",
+    "ProcessExitedException ProcessRaisedException RunningJob SpawnContext logging_to_parent rng run spawn "
+    "start_processes",
 }
 _NAMES_ON_LINUX = {
     "mp_all._dask": "dask_options",

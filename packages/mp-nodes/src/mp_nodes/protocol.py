@@ -126,6 +126,8 @@ class Start(NamedTuple):
     gpus_per_rank: float
     #: How many events of a timeline each process keeps; 0 without a timeline.
     events: int
+    #: That of the ranks' random numbers.
+    seed: Any = None
 
 
 class Ping(NamedTuple):

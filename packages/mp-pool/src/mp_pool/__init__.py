@@ -31,7 +31,7 @@ _MODULES = {
     "TaskMemoryError": "errors",
     "TaskTimeoutError": "errors",
     "WorkerLostError": "errors",
-    "rng": "",
+    "rng": "mp_core.random_streams",
     "worker_index": "_own_index",
 }
 
@@ -55,8 +55,8 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from mp_core.imports import load
 
-        module = f"{__name__}.{_MODULES[name]}" if _MODULES[name] else "mp_core.random_streams"
-        value = globals()[name] = getattr(load(module), name)
+        module = _MODULES[name]
+        value = globals()[name] = getattr(load(module if "." in module else f"{__name__}.{module}"), name)
         return value
 
 

@@ -18,6 +18,7 @@ import os as _os
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from mp_core import __version__ as __version__
+    from mp_core.random_streams import rng
     from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
@@ -36,10 +37,13 @@ _MODULES = {
     "RunningJob": "running_job",
     "SpawnContext": "launch",
     "logging_to_parent": "log_records",
+    "rng": "mp_core.random_streams",
     "run": "launch",
     "spawn": "launch",
     "start_processes": "launch",
 }
+
+_ANYWHERE = {"rng", *(name for name, module in _MODULES.items() if module == "errors")}
 
 __all__ = [
     "ENV_VAR_PARALLEL_START",
@@ -52,6 +56,7 @@ __all__ = [
     "RunningJob",
     "SpawnContext",
     "logging_to_parent",
+    "rng",
     "run",
     "spawn",
     "start_processes",
@@ -66,10 +71,10 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # Windows cannot fork, and has neither the signals nor the pipes that ranks need.
-        module = _MODULES[name] if _MODULES[name] == "errors" or hasattr(_os, "fork") else "without_posix"
+        module = _MODULES[name] if name in _ANYWHERE or hasattr(_os, "fork") else "without_posix"
         from mp_core.imports import load
 
-        value = globals()[name] = getattr(load(f"{__name__}.{module}"), name)
+        value = globals()[name] = getattr(load(module if "." in module else f"{__name__}.{module}"), name)
         return value
 
 

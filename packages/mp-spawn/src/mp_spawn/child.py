@@ -60,6 +60,10 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None, paren
         name_process(f"rank {spec.rank}")
     if spec.cpus is not None:
         os.sched_setaffinity(0, spec.cpus)
+    if spec.seed is not None:
+        from mp_core.random_streams import set_stream
+
+        set_stream(spec.seed, spec.rank)
     if spec.stacks is not None:
         from mp_spawn.diagnostics import write_stacks_to
 

@@ -86,6 +86,8 @@ class Job:
     gives_terminal: bool = False
     #: Seconds from SIGTERM to SIGKILL.
     time_to_end: float = TERM_TO_KILL
+    #: That of the ranks' random numbers.
+    seed: Any = None
     #: How often the ranks have been started by jobs before this one.
     restarts_before: int = 0
     #: Whether the descriptors of this process are few, so that ranks take as few as those of multiprocessing.
@@ -202,6 +204,7 @@ class Job:
             own_group=self.own_group and not (rank == 0 and self.gives_terminal),
             wants_result=self.wants_result,
             is_program=self.is_program,
+            seed=self.seed,
         )
 
 

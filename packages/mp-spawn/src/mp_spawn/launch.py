@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import get_context, get_start_method
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -68,6 +68,7 @@ def prepare(
     output: str | os.PathLike[str] | Streams = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
+    seed: Any = None,
     wants_result: bool = False,
     own_group: bool = False,
     is_program: bool = False,
@@ -106,6 +107,7 @@ def prepare(
         is_program,
         restarts_all,
         frugal=frugal,
+        seed=_checked_seed(seed),
     )
 
 
@@ -115,6 +117,14 @@ def _cpus_for(cpu_affinity: Cpus, nprocs: int) -> Any:
     from mp_core.cpu_affinity import cpus_for  # not at the top: `import mp_spawn` does not import mp-core
 
     return cpus_for(cpu_affinity, nprocs, "ranks")
+
+
+def _checked_seed(seed: Any) -> Any:
+    if seed is None:
+        return None
+    from mp_core.random_streams import checked_seed
+
+    return checked_seed(seed)
 
 
 # Overloads for type checkers: with `join` it returns None, else a context; with an engine what all jobs can do.
@@ -181,6 +191,7 @@ def start_processes(
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
+    seed: int | Iterable[int] | None = None,
     engine: Any = None,
 ) -> RunningJob | None:
     """
@@ -220,6 +231,8 @@ def start_processes(
     faulthandler : bool
         Record the Python stacks of a rank that ends by SIGSEGV and the like, in ``Failure.stack``, and of one that is
         too slow. A program that has enabled ``faulthandler`` itself keeps its own.
+    seed : int or sequence of int
+        Makes `rng` in each rank a random generator of its own, the same in each run.
     engine : {"ray", "local"} or engine
         Run the ranks on other machines: an object like ``mp_nodes.Ray()``, or its name. Arrays are then shared
         within a machine, and writes do not reach other machines. It needs mp-nodes.
@@ -330,6 +343,7 @@ def run(
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
+    seed: int | Iterable[int] | None = None,
     engine: Any = None,
 ) -> list[T]:
     """
@@ -345,7 +359,7 @@ def run(
         Time limit for the ranks in seconds; no limit if None.
     grace_period : float
         Seconds for the other ranks after the first failure; see `ProcessContext.join`.
-    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts, faulthandler, engine
+    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts, faulthandler, seed, engine
         As for `start_processes`.
 
     Returns

@@ -26,6 +26,7 @@ class Options(TypedDict, total=False):
     output: str | os.PathLike[str]
     max_restarts: int
     faulthandler: bool
+    seed: int | Iterable[int] | None
 
 
 # These and the ones above decide how the ranks are started, on this machine and by an engine.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mp_spawn.payload import InheritedFd, Payload
 
@@ -37,6 +37,8 @@ class RankSpec(NamedTuple):
     stdin: InheritedFd | None = None
     env: Mapping[str, str] = {}
     cpus: frozenset[int] | None = None
+    #: That of its random numbers; None for none.
+    seed: Any = None
     #: Whether the rank gets a process group of its own.
     own_group: bool = False
     wants_result: bool = False

@@ -129,6 +129,7 @@ class NodeJob(Job):
             is_program=start.is_program,
             time_to_end=start.time_to_end,
             faulthandler=start.faulthandler,
+            seed=start.seed,
             start_message=start,
             payload=payload,
         )

@@ -9,6 +9,7 @@ from multiprocessing import spawn
 from typing import Any
 
 from mp_core.main_module import main_can_be_imported
+from mp_core.random_streams import checked_seed
 from mp_core.timeline.remote import events_wanted
 from mp_nodes.agent.node_payload import Shipment, pack
 from mp_nodes.protocol import Engine, Node, Start
@@ -41,6 +42,7 @@ class Plan:
     time_to_end: float
     #: Whether a failure has all ranks started again, and not one.
     restarts_all: bool = False
+    seed: Any = None
     #: The number of nodes, once they are known.
     groups: int = 1
     #: Whether each rank gets devices of its own, out of those of its node.
@@ -62,6 +64,7 @@ class Plan:
         output: str | os.PathLike[str] | Streams = "inherit",
         max_restarts: int = 0,
         faulthandler: bool = True,
+        seed: Any = None,
         daemon: bool = False,
         own_group: bool = False,
         is_program: bool = False,
@@ -96,6 +99,7 @@ class Plan:
             is_program,
             time_to_end,
             restarts_all,
+            checked_seed(seed),
         )
 
     def start(self, group: int, node: Node, master: tuple[str, int], wants_result: bool, restarts: int = 0) -> Start:
@@ -121,6 +125,7 @@ class Plan:
             self.time_to_end,
             getattr(self.engine, "gpus_per_rank", 0.0) if self.divides_devices else 0.0,
             events_wanted(),
+            self.seed,
         )
 
     def _env(self, rank: int, group: int, node: Node, master: tuple[str, int]) -> Mapping[str, str]:
