@@ -9,11 +9,13 @@ import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support.scripts import run_python, run_script, succeeded
 
 import mp_all as mp
 from mp_pool._mappers import map_chunk, starmap_chunk
@@ -343,3 +345,72 @@ def test_an_error_says_in_which_call_it_was_raised(ctx: BaseContext) -> None:
         assert note_of(lambda: pool.apply(starmap_chunk, ((abs, [1, 2]),))).startswith("in abs(1), item 0, worker")
         assert note_of(lambda: pool.apply(map_chunk, (5,))) == "none"
         assert note_of(lambda: pool.apply(os._exit, (3,))).startswith(f"in _exit(3), worker {pid}")
+
+
+CRASH = """
+import ctypes, faulthandler, sys
+import mp_all as mp
+
+faulthandler.disable()
+
+def inner(number):
+    ctypes.string_at(0)
+
+def crash(number):
+    inner(number)
+
+def show(error):
+    note = error.__notes__[1]
+    print(note.startswith("Python stack of the worker:\\nFatal Python error: Segmentation fault"))
+    print([line.rpartition(" in ")[2] for line in note.splitlines() if line.startswith("  File")])
+
+if __name__ == "__main__":
+    ctx = mp.get_context(sys.argv[1])
+    with ctx.Pool(2) as pool:
+        for number in range(4):
+            try:
+                pool.apply(crash, (number,))
+            except mp.WorkerLostError as error:
+                show(error)
+    with mp.ProcessPoolExecutor(2, ctx) as executor:
+        show(executor.submit(crash, 1).exception())
+"""
+
+
+def test_the_error_of_a_crash_has_the_python_stack_of_the_task(start_method: str, tmp_path: Path) -> None:
+    printed = succeeded(run_script(tmp_path, CRASH, start_method)).splitlines()
+    assert printed == ["True", "['string_at', 'inner', 'crash']"] * 5
+
+
+def test_a_kill_for_want_of_memory_says_how_much_it_was_and_what_to_set(
+    ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mp_pool.scheduler import Scheduler
+
+    monkeypatch.setattr(Scheduler, "_out_of_memory", lambda self, exitcode: True)
+    with ctx.Pool(1) as pool, pytest.raises(mp.WorkerLostError) as caught:
+        pool.apply(os._exit, (9,))
+    note = caught.value.__notes__[-1]
+    assert "memory_limit= ends such a task with TaskMemoryError" in note and "max_memory_per_child=" in note
+
+
+def test_the_resident_memory_of_a_killed_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+import os
+import mp_all as mp
+from mp_pool.scheduler import Scheduler
+Scheduler._out_of_memory = lambda self, exitcode: True
+
+def grow_and_die():
+    held = b"1" * (300 << 20)
+    os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    with mp.get_context("fork").Pool(1) as pool:
+        try:
+            pool.apply(grow_and_die)
+        except mp.WorkerLostError as error:
+            mib = int(error.__notes__[-1].split()[2])
+            print(300 < mib < 400)
+"""
+    assert succeeded(run_python("-c", program)) == "True\n"

@@ -32,6 +32,7 @@ from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._batches import fits, function_fits
 from mp_pool._definitions import Definitions
 from mp_pool._shared_function import SharedFunction
+from mp_pool._stacks import Stacks
 from mp_pool._worker import Worker
 from mp_pool._zygote import Zygote
 from mp_pool.task import Delivery, Item, Task, TaskSource, as_task, delivery, take_next
@@ -88,6 +89,7 @@ class Dispatcher:
     ) -> None:
         self.definitions = definitions
         self.death: DeathPipe | None = None  # of the workers, from the start of the scheduler on
+        self.stacks = Stacks()
         self.zygote: Zygote | None = None
         self.former_zygotes: list[Zygote] = []
         self.workers: list[Worker] = []
@@ -107,7 +109,7 @@ class Dispatcher:
         """
         assert self.death is not None
         if self._settings.forked:
-            self.zygote = Zygote(self._make, self._settings, self.death.fd)
+            self.zygote = Zygote(self._make, self._settings, self.death.fd, self.stacks.fd)
             self.zygote.start()
 
     def start_worker(self, first: bool = False) -> None:
@@ -125,7 +127,7 @@ class Dispatcher:
         worker, gone = Worker(self._settings, index), allocate_lock()
         gone.acquire()
         try:
-            worker.start(self._make, self._settings, self._initializer, self.death, zygote)
+            worker.start(self._make, self._settings, self._initializer, self.death, self.stacks.fd, zygote)
         except BaseException:
             # In a thread, where no handler of a second signal interrupts it.
             try:

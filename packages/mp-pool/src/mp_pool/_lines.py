@@ -198,7 +198,8 @@ class PacketLine:
 
 class WorkerEnds:
     """
-    A worker's descriptors: the socket and the memory of the ring, and the death pipe; -1 until they are there.
+    A worker's descriptors: the socket and the memory of the ring, and the death pipe; -1 until they are there. That of
+    the file for stacks is the pool's own, or of a process that is not forked.
 
     They could go to the worker as a connection. But a spawned process that receives a connection imports the standard
     library's connections, and with them what messages need, before its first task: more than half of what it imports.
@@ -211,6 +212,7 @@ class WorkerEnds:
         self.fd = fd
         self.memory = memory
         self.death = death
+        self.stacks = -1
 
     def open(self) -> Any:
         """Return the worker's end of the line, which has the descriptors from now on; end with the pool's process."""
@@ -240,10 +242,13 @@ class WorkerEnds:
 
     def __reduce__(self) -> tuple[Any, ...]:
         memory = None if self.memory < 0 else reduction.DupFd(self.memory)
+        stacks = None if self.stacks < 0 else reduction.DupFd(self.stacks)
         return children.with_state(
-            _rebuild, (reduction.DupFd(self.fd), memory, reduction.DupFd(self.death), self.index)
+            _rebuild, (reduction.DupFd(self.fd), memory, reduction.DupFd(self.death), stacks, self.index)
         )
 
 
-def _rebuild(fd: Any, memory: Any, death: Any, index: int) -> WorkerEnds:
-    return WorkerEnds(fd.detach(), -1 if memory is None else memory.detach(), death.detach(), index)
+def _rebuild(fd: Any, memory: Any, death: Any, stacks: Any, index: int) -> WorkerEnds:
+    ends = WorkerEnds(fd.detach(), -1 if memory is None else memory.detach(), death.detach(), index)
+    ends.stacks = -1 if stacks is None else stacks.detach()
+    return ends

@@ -86,10 +86,11 @@ class Worker:
         settings: Settings,
         initializer: SharedFunction | None,
         death: DeathPipe,
+        stacks: int,
         zygote: Zygote | None,
     ) -> None:
         """
-        Start the process, or have *zygote* do it; it ends when the pipe *death* does.
+        Start the process, or have *zygote* do it; it ends when the pipe *death* does, and writes to the file *stacks*.
 
         If that fails or is interrupted, `abandon` ends it.
         """
@@ -103,7 +104,7 @@ class Worker:
             ends.fd = os.dup(fd)
             if memory >= 0:
                 ends.memory = os.dup(memory)
-            ends.death = os.dup(death.fd)
+            ends.death, ends.stacks = os.dup(death.fd), stacks
             self.line.close_ends()
             self.process = make(target=work, args=(ends, settings))
             self.process.reports_missing_guard = True

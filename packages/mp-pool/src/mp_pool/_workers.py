@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing import connection
+from resource import RUSAGE_CHILDREN, getrusage
 
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import is_missing_guard, missing_guard, note_other_receivers
@@ -197,9 +198,11 @@ class Workers:
         Take the tasks of a dead worker back, or fail those that it had begun.
         """
         self.dispatcher.changed = True
+        before = getrusage(RUSAGE_CHILDREN).ru_maxrss
         exitcode = _exitcode(worker)
         # Counted for each death: a kill that ended an idle worker, or one over its time, explains no later death.
         out_of_memory = self._out_of_memory(exitcode)
+        stack = self.dispatcher.stacks.take(worker.index, exitcode)
         outcomes: list[Delivery] = []
         if worker in self._leaving:
             self._leaving.remove(worker)
@@ -216,6 +219,10 @@ class Workers:
                 else:
                     error = self._lost(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
                 note_task(error, task, worker.pid)
+                if out_of_memory:
+                    note_memory(error, before)
+                if stack:
+                    error.add_note(f"Python stack of the worker:\n{stack}")
                 if task.is_repeated_after(error):
                     self.dispatcher.requeue([task])
                     continue
@@ -248,6 +255,19 @@ class Workers:
             self._unexplained, self._counted_at = kills, now
         self._unexplained -= 1
         return self._unexplained >= 0
+
+
+def note_memory(error: BaseException, before: int) -> None:
+    """
+    Add to the error of a worker that the kernel has killed how much memory it had, if it is known to be the largest
+    child so far, of *before* KiB, and what to do.
+    """
+    largest = getrusage(RUSAGE_CHILDREN).ru_maxrss
+    had = f"it had {largest >> 10:,} MiB of resident memory; " if largest > before else ""
+    error.add_note(
+        f"{had}memory_limit= ends such a task with TaskMemoryError before the kernel chooses a process; "
+        "fewer workers, or max_memory_per_child= for workers that grow from task to task, need less"
+    )
 
 
 def _exitcode(worker: Worker) -> int | None:

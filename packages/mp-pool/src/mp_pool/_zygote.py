@@ -68,11 +68,12 @@ REQUEST = 4096  # bytes at most
 
 class Zygote:
     """
-    The pool's side. *make* makes a process, *settings* are the workers', *death* is an end of the pool's death pipe.
+    The pool's side. *make* makes a process, *settings* are the workers', *death* is an end of the pool's death pipe,
+    and *stacks* the file for their stacks.
     """
 
-    def __init__(self, make: Callable[..., Any], settings: Settings, death: int) -> None:
-        self._make, self._settings, self._death = make, settings, death
+    def __init__(self, make: Callable[..., Any], settings: Settings, death: int, stacks: int) -> None:
+        self._make, self._settings, self._death, self._stacks = make, settings, death, stacks
         self._socket: Any = None
         self._process = Descriptor()  # its pidfd
         self._pid = 0
@@ -137,7 +138,7 @@ class Zygote:
         """Start the worker of a request; it calls *close*."""
         name, identity, index = pickle.loads(request)
         ends = WorkerEnds(*fds)
-        ends.index = index
+        ends.index, ends.stacks = index, self._stacks
         process = self._make(target=work, args=(ends, self._settings))
         process.name, process._identity = name, identity
 

@@ -187,7 +187,8 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         Call ``fn(*args, **kwargs)`` in a worker, and return its future.
         """
         future = _Future(self._scheduler)
-        self._submit(_Call(future, fn, args, kwargs, self._call_options()))
+        options = self._options if self._calls is None else self._call_options()
+        self._submit(_Call(future, fn, args, kwargs, options))
         return future
 
     def _submit(self, task: Task) -> None:

@@ -201,8 +201,9 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         self._check_running()  # type: ignore[attr-defined]
         if callback is not None or error_callback is not None:
             callback, error_callback = _guarded(callback), _guarded(error_callback)
+        options = self._options if self._calls is None else self._call_options()
         result = Applied(self, callback, error_callback)
-        result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), None, self._call_options())
+        result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), None, options)
         self._scheduler.submit(task)
         return result
 

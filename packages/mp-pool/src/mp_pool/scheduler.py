@@ -133,6 +133,7 @@ class Scheduler(Workers):
             for descriptor in self._waker:
                 os.set_blocking(descriptor.fd, False)
             self.dispatcher.death = DeathPipe()
+            self.dispatcher.stacks.open()
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker(first=True)
             self.dispatcher.start_zygote()  # while the workers get ready
@@ -635,6 +636,7 @@ class Scheduler(Workers):
                 feeder.stop()
             for descriptor in self._waker:
                 descriptor.close()
+            self.dispatcher.stacks.close()
             for each in (zygote, *self.dispatcher.former_zygotes):
                 if each is not None:
                     each.close()

@@ -123,7 +123,9 @@ class HasOptions:
 
     def _call_options(self) -> TaskOptions:
         """Return the options of one call, with its number if there is a seed."""
-        return self._options if self._calls is None else self._options.changed(call=next(self._calls))
+        if self._calls is None:
+            return self._options
+        return self._options.changed(call=next(self._calls))
 
     def options(
         self,

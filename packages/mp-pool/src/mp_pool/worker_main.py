@@ -21,7 +21,9 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["Settings", "work"]
+__all__ = ["PLACE", "Settings", "work"]
+
+PLACE = 1 << 16  # bytes for the stacks of each worker, in a file that has no pages before something is written
 
 
 class Settings:
@@ -88,6 +90,7 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
 
             limit_loaded_libraries(settings.environment)
     line = ends.open()
+    _write_stacks(ends.stacks, ends.index)
     set_worker_index(ends.index)
     if settings.ends_children:
         death_pipe.end_forked_children_with_this_process()
@@ -100,6 +103,24 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     finally:
         # Tells the parent that this process takes no more tasks, even if it takes long to end.
         line.close()
+
+
+def _write_stacks(fd: int, index: int) -> None:
+    """
+    Have a crash of this worker write its stack at its place in that file, unless the program has enabled faulthandler.
+    """
+    if fd < 0:
+        return
+    import faulthandler
+
+    if faulthandler.is_enabled():
+        return
+    try:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    os.lseek(own, index * PLACE, os.SEEK_SET)
+    faulthandler.enable(own)
 
 
 def _initialize(settings: Settings, line: Any, index: int) -> bool:
