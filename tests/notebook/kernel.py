@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from jupyter_client.kernelspec import KernelSpec
@@ -12,6 +13,7 @@ TIMEOUT = 50.0  # seconds
 
 
 def main() -> None:
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # with it, a kernel does not read its descriptors 1 and 2
     manager = KernelManager()
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager._kernel_spec = KernelSpec(argv=argv, display_name="this Python", language="python")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 
 from mp_pool._environment import for_threads
+from mp_pool._notebook import is_notebook
 from mp_pool.task_options import check_numbers
 from mp_pool.worker_main import Settings
 
@@ -58,4 +60,5 @@ def settings_for(
         cpus,
         ends_children,
         checked,
+        "ipykernel" in sys.modules and is_notebook(),
     )

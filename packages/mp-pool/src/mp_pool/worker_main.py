@@ -33,7 +33,8 @@ class Settings:
     *executor*: as in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
     *environment* is set also before the worker imports anything, see `_environment`. *forked*: whether workers are
     forked. *cpus*: the processors of each worker. *ends_children*: whether what a worker forks ends with it. *seed*: of
-    the tasks' random numbers. `initializer_comes`: whether the initializer comes through the line.
+    the tasks' random numbers. *in_notebook*: whether the pool is a notebook's. `initializer_comes`: whether the
+    initializer comes through the line.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Settings:
         cpus: Sequence[frozenset[int]] | None = None,
         ends_children: bool = False,
         seed: Any = None,
+        in_notebook: bool = False,
     ) -> None:
         self.initializer = initializer
         self.initargs = initargs
@@ -59,6 +61,7 @@ class Settings:
         self.cpus = cpus
         self.ends_children = ends_children
         self.seed = seed
+        self.in_notebook = in_notebook
         self.initializer_comes = False
 
     def without_initializer(self) -> Settings:
@@ -89,6 +92,10 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
             from mp_pool._environment import limit_loaded_libraries
 
             limit_loaded_libraries(settings.environment)
+    if settings.in_notebook:
+        from mp_pool._notebook import print_whole_lines
+
+        print_whole_lines()
     line = ends.open()
     _write_stacks(ends.stacks, ends.index)
     set_worker_index(ends.index)

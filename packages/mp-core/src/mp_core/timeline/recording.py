@@ -94,6 +94,19 @@ class timeline:
     ) -> None:
         self._end()
 
+    def _repr_html_(self) -> str | None:
+        """Return the page as a frame, for a notebook; None before the end, and for another format."""
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                page = file.read() if self._pid == 0 and self.path.endswith(".html") else ""
+        except OSError:
+            return None
+        if not page:
+            return None
+        from html import escape
+
+        return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 600px; border: 0"></iframe>'
+
     def begin_until_exit(self) -> None:
         """Begin now, and end with the process, after the children that it waits for."""
         self._begin_run()
