@@ -168,7 +168,7 @@ def test_a_worker_takes_four_descriptors_of_the_pool() -> None:
         before = count()
         with ctx.Pool(2) as second, ctx.Pool(5) as third:
             assert second.apply(abs, (-1,)) == third.apply(abs, (-1,))
-            assert count() - before <= 2 * 6 + 7 * 4  # each pool has two pipes and a zygote
+            assert count() - before <= 2 * 7 + 7 * 4  # each pool has two pipes, a zygote and a file for stacks
 
 
 # ---- pools without rings ---------------------------------------------------------------------------------------------
