@@ -21,6 +21,13 @@ EVENTS = (
     "initializer_raises",
     "endless_task",
     "strange_exception",
+    "cancel_running",
+    "repeated_exception",
+    "growing_task",
+    "which_item",
+    "queue_argument",
+    "random_numbers",
+    "pool_in_a_task",
 )
 PAGE = Path(__file__).parents[2] / "docs" / "pool.md"
 BEGIN, END = "<!-- comparison -->", "<!-- /comparison -->"
