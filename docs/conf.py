@@ -87,7 +87,7 @@ numpydoc_validation_checks = {
 }
 numpydoc_validation_exclude = {
     r"\.[A-Z]\w*\.",  # methods say in a sentence what they take and return
-    r"\.(LeaseReference|ProcessContext|Shared)$",  # made by a function, which describes the parameters
+    r"\.(LeaseReference|ProcessContext|RunningJob|Shared)$",  # made by a function, which describes the parameters
     r"\.(DType|Failure|Segment)$",  # tuples, whose fields are attributes
 }
 toc_object_entries_show_parents = "hide"

@@ -64,3 +64,50 @@ def test_mp_torch_in_the_environment_of_an_unchanged_program_says_what_is_missin
         (line,) = done.stderr.splitlines()
         assert line.startswith("MP_TORCH=1 has no effect: ")
         assert line.endswith(missing)
+
+
+def test_a_program_on_one_machine_neither_imports_mp_nodes_nor_looks_for_it(tmp_path: Path) -> None:
+    program = """
+import sys
+import mp_all as mp
+
+if __name__ == "__main__":
+    assert mp.run(divmod, (2,), nprocs=2) == [(0, 0), (0, 1)]
+    with mp.Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+    print(sorted(name for name in sys.modules if name.startswith(("mp_nodes", "importlib.metadata"))))
+"""
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    assert succeeded(run_python(str(path))) == "[]\n"
+
+
+def test_without_mp_nodes_each_way_to_several_machines_says_what_to_install() -> None:
+    program = """
+import importlib.metadata, sys
+
+importlib.metadata.entry_points = lambda **kind: ()
+sys.modules["mp_nodes"] = None  # an import of it fails
+import mp_all as mp
+from mp_spawn.command import main
+
+for use in (
+    lambda: mp.run(print, engine="ray"),
+    lambda: mp.start_processes(print, engine="local"),
+    lambda: mp.Pool(2, engine="local"),
+):
+    try:
+        use()
+    except ModuleNotFoundError as error:
+        print(error)
+print(hasattr(mp, "engines"))
+for line in ("--nnodes 2:4 -n 4", "--engine local", "--node-rank 1"):
+    print(main([*line.split(), "-c", "pass"]))
+"""
+    done = run_python("-c", program)
+    missing = "needs mp-nodes, which is not installed: pip install mp-nodes"
+    engines = [f"engine={name!r} {missing}" for name in ("ray", "local", "local")]
+    assert (done.returncode, done.stdout.splitlines()) == (0, [*engines, "False", "2", "2", "2"])
+    assert done.stderr.splitlines() == [
+        f"mp-spawn: {given} {missing}" for given in ("--nnodes 2:4", "--engine local", "--node-rank 1")
+    ]
