@@ -58,7 +58,7 @@ def extensions_asan(session: nox.Session) -> None:
     """Test what the C extensions read from messages under the address and undefined behaviour sanitizers."""
     install_all(session, "test", "build", "containers")
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
-    packages = ["./packages/mp-core", "./packages/mp-reductions", "./packages/mp-torch"]
+    packages = ["./packages/mp-core", "./packages/mp-reductions", "./packages/mp-cuda", "./packages/mp-torch"]
     build = ["--force-reinstall", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
     session.install(*build, *packages, env={"CFLAGS": flags, "LDFLAGS": flags})
     # The libraries of the sanitizers, before anything else; every object is one of malloc's.

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_cuda import at_exit
+from mp_cuda._functions import set_hooks
 from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 __all__ = [
@@ -210,6 +211,17 @@ def synchronize(device: int) -> None:
     """Wait until all work that this process has given to *device* is done."""
     with guard(device):
         call("cuCtxSynchronize")
+
+
+def _context_number(device: int) -> int:
+    return int(context_of(device))
+
+
+def _failed(name: str, code: int) -> None:
+    _check(bindings(), name, bindings().CUresult(code))
+
+
+set_hooks(context=_context_number, start_driver=bindings, driver_failed=_failed)
 
 
 # ---- devices and handles as bytes ------------------------------------------------------------------------------------

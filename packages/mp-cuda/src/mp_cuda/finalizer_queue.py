@@ -20,9 +20,10 @@ from typing import Protocol
 
 from mp_core import set_thread_name
 from mp_cuda import at_exit, cuda_driver
+from mp_cuda._functions import Link, set_hooks
 from mp_cuda.errors import DriverError, MpCudaError
 
-__all__ = ["Task", "closes", "drain", "expect", "oldest", "pending", "put", "wake", "wake_watch", "watch"]
+__all__ = ["Task", "closes", "drain", "expect", "pending", "put", "wake", "wake_watch", "watch"]
 
 _log = logging.getLogger("mp_cuda")
 WATCH_S = 0.05
@@ -73,15 +74,10 @@ def _start() -> None:
             _thread = thread
 
 
-def put(task: Task, *, soon: bool = True) -> None:
-    """
-    Queue *task*. Neither locks, blocks nor calls the driver.
-
-    Without *soon* it is done when the thread looks the next time; so there must be something to watch.
-    """
+def put(task: Task) -> None:
+    """Queue *task*. Neither locks, blocks nor calls the driver."""
     _tasks.append(task)
-    if soon:
-        wake()
+    wake()
 
 
 def wake() -> None:
@@ -90,14 +86,6 @@ def wake() -> None:
     if not _woken:
         _woken = True
         _wakeups.put(None)
-
-
-def oldest() -> Task | None:
-    """Return the task that has waited longest."""
-    try:
-        return _tasks[0]
-    except IndexError:
-        return None
 
 
 def watch(look: Callable[[], bool]) -> None:
@@ -149,7 +137,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
             if task.after_work and not idle[task.device]:
                 left.append(task)
                 continue
-            done += 1
+            done += not isinstance(task, Link)  # C queues those, without an announcement: see `watch`
             try:
                 task.run()
             except Exception as error:  # the other tasks must still run
@@ -222,6 +210,7 @@ def _relax() -> None:
 
 
 at_exit.register(at_exit.Step.FINALIZERS)(drain)
+set_hooks(tasks=_tasks, wake=wake)
 
 
 @cuda_driver.after_fork

@@ -24,7 +24,7 @@ from mp_cuda.errors import NotShareableError
 from mp_cuda.protocols import by_dlpack
 from mp_cuda.stream import LEGACY
 
-__all__ = ["default_reducer", "handles", "in_use", "rebuild", "taken_apart", "types", "view"]
+__all__ = ["default_reducer", "handles", "in_use", "owner_type", "rebuild", "taken_apart", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -81,6 +81,12 @@ def description(tensor: Any) -> tuple[Any, ...]:
     flipped = tensor.is_conj(), tensor.is_neg()
     layout = tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return (*layout, tensor.requires_grad, type(tensor) is torch.nn.Parameter, *flipped, _index(tensor))
+
+
+def owner_type() -> type:
+    """Return the type of what exports keep."""
+    kind: type = sys.modules["torch"].UntypedStorage
+    return kind
 
 
 def in_use(storage: Any) -> bool:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from multiprocessing import resource_sharer
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_cuda import cuda_driver
 from mp_cuda.pointer import AllocationInfo
-from mp_cuda.process_identity import me
 
 __all__ = ["close", "export", "open", "skip"]
 
@@ -23,7 +23,7 @@ def _fd_type() -> Any:
     return cuda_driver.bindings().CUmemAllocationHandleType(POSIX_FD)
 
 
-def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
+def export(allocation: AllocationInfo) -> tuple[bytes, bytes]:
     pool = cuda_driver.bindings().CUmemoryPool(allocation.pool)
     data = cuda_driver.bytes_of(cuda_driver.call("cuMemPoolExportPointer", allocation.base))
     fd = int(cuda_driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
@@ -32,26 +32,29 @@ def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
         sent = resource_sharer.DupFd(fd)
     finally:
         os.close(fd)
-    # The driver's bytes alone may equal those of another allocation.
-    return data + me().nonce + allocation.buffer_id.to_bytes(8, "little"), sent
+    return data, bytes(ForkingPickler.dumps(sent))
 
 
-def open(device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
-    fd = extra.detach()
+def open(device: int, handle: bytes, extra: bytes | None) -> tuple[int, Any]:
+    fd = _fetched(extra or b"")
     try:
         pool = cuda_driver.call("cuMemPoolImportFromShareableHandle", fd, _fd_type(), 0)
     finally:
         os.close(fd)
     try:
-        data = cuda_driver.handle_from("CUmemPoolPtrExportData", handle[: cuda_driver.HANDLE_SIZE])
+        data = cuda_driver.handle_from("CUmemPoolPtrExportData", handle)
         return int(cuda_driver.call("cuMemPoolImportPointer", pool, data)), pool
     except BaseException:
         cuda_driver.call("cuMemPoolDestroy", pool)
         raise
 
 
-def skip(extra: Any) -> None:
-    os.close(extra.detach())
+def skip(extra: bytes) -> None:
+    os.close(_fetched(extra))
+
+
+def _fetched(extra: bytes) -> int:
+    return int(ForkingPickler.loads(extra).detach())
 
 
 def close(ptr: int, state: Any) -> None:

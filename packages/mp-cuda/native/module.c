@@ -1,0 +1,64 @@
+/* The module mp_cuda._native: device arrays, written to messages and read from them.
+ *
+ * It links neither libcuda nor libshm. The functions of the driver are looked up in the library that
+ * the bindings have loaded (driver.c); those of mp-core are in the table of mp_core.h. */
+#include "native.h"
+
+static int module_exec(PyObject *module)
+{
+    return mp_load_core() < 0 || mp_add_array_type(module) < 0 || mp_add_event_type(module) < 0 ||
+                   mp_add_reference_type(module) < 0 || mp_add_source_type(module) < 0
+               ? -1
+               : mp_add_incoming_types(module);
+}
+
+/* forget(): this is a forked child, which has nothing of what the driver has */
+static PyObject *forget(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    mp_forget_driver();
+    mp_forget_events();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(hooks_doc, "set_hooks(**hooks)\n--\n\nSet what the C code calls or reads of the "
+                        "Python modules.");
+PyDoc_STRVAR(process_doc, "set_process(pid, nonce, /)\n--\n\nSay which process this is.");
+PyDoc_STRVAR(codec_doc, "use_codec(type, reducer, /)\n--\n\n"
+                        "Write and read objects of a type as long as they have this reducer.");
+PyDoc_STRVAR(export_doc,
+             "export_alone(array, receivers, fallback, /)\n--\n\n"
+             "Return the offers, table and layout of an array for a message of its own.");
+PyDoc_STRVAR(table_doc, "receive_table(offers, table, /)\n--\n\nReceive what arrays share.");
+PyDoc_STRVAR(rebuild_doc, "rebuild(table, layout, kind=None, extra=b'', dtype=None, /)\n--\n\n"
+                          "Make an array of a message. Raises `ValueError` if it is damaged.");
+PyDoc_STRVAR(free_doc, "free_events()\n--\n\nCount the events in the pool.");
+PyDoc_STRVAR(forget_doc, "forget()\n--\n\nForget what the parent of this process had.");
+
+static PyMethodDef functions[] = {
+    {"set_hooks", (PyCFunction)(void (*)(void))mp_py_set_hooks, METH_VARARGS | METH_KEYWORDS,
+     hooks_doc},
+    {"set_process", mp_py_set_process, METH_VARARGS, process_doc},
+    {"use_codec", mp_py_use_codec, METH_VARARGS, codec_doc},
+    {"export_alone", mp_py_export_alone, METH_VARARGS, export_doc},
+    {"receive_table", mp_py_receive_table, METH_VARARGS, table_doc},
+    {"rebuild", mp_py_rebuild, METH_VARARGS, rebuild_doc},
+    {"free_events", mp_py_free_events, METH_NOARGS, free_doc},
+    {"forget", forget, METH_NOARGS, forget_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+
+static struct PyModuleDef native_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_native",
+    .m_doc = "The compiled half of mp_cuda: device arrays in messages.",
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&native_module);
+}

@@ -1,0 +1,133 @@
+"""The substitute for the compiled module where libshm does not run: arrays can be made, and none can be sent.
+
+CUDA's memory goes between processes only on Linux, and there libshm runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from mp_cuda.errors import MpCudaError
+
+__all__ = [
+    "Array",
+    "Event",
+    "Link",
+    "Mapping",
+    "Received",
+    "Reference",
+    "Source",
+    "Table",
+    "export_alone",
+    "forget",
+    "free_events",
+    "rebuild",
+    "receive_table",
+    "set_hooks",
+    "set_process",
+    "use_codec",
+]
+
+
+class Array:
+    """The base of `mp_cuda.DeviceArray`."""
+
+    __slots__ = ("_owner", "_stream", "device", "dtype", "ptr", "readonly", "shape", "strides")
+
+    def __init__(
+        self,
+        ptr: int,
+        shape: tuple[int, ...],
+        dtype: Any,
+        device: int,
+        *,
+        strides: tuple[int, ...] | None = None,
+        readonly: bool = False,
+        owner: Any = None,
+        stream: int | None = None,
+    ) -> None:
+        from mp_cuda.layout import row_major
+
+        self.ptr, self.shape, self.dtype, self.device = ptr, shape, dtype, device
+        self.strides = row_major(shape, dtype.itemsize) if strides is None else strides
+        self.readonly, self._owner, self._stream = readonly, owner, stream
+
+
+class _Never:
+    """There are none where nothing is shared."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any) -> None:
+        _refuse()
+
+
+class Event(_Never):
+    __slots__ = ()
+
+
+class Link(_Never):
+    __slots__ = ()
+
+
+class Mapping(_Never):
+    __slots__ = ()
+
+
+class Received(_Never):
+    __slots__ = ()
+
+
+class Reference(_Never):
+    __slots__ = ()
+
+
+class Source(_Never):
+    __slots__ = ()
+
+
+class Table(_Never):
+    __slots__ = ()
+
+
+def _refuse() -> NoReturn:
+    raise MpCudaError(
+        "device arrays cannot be sent without libshm, which is switched off or does not run here: send "
+        "array.copy_to_host()"
+    )
+
+
+def set_hooks(**hooks: Any) -> None:
+    """Do nothing: nothing calls them."""
+
+
+def set_process(pid: int, nonce: bytes) -> None:
+    """Do nothing: no message names this process."""
+
+
+def use_codec(type: type, reducer: Any) -> None:
+    """Do nothing: the reducer refuses to send."""
+
+
+def export_alone(*args: Any) -> NoReturn:
+    """Raise `MpCudaError`."""
+    _refuse()
+
+
+def receive_table(*args: Any) -> NoReturn:
+    """Raise `MpCudaError`."""
+    _refuse()
+
+
+def rebuild(*args: Any) -> NoReturn:
+    """Raise `MpCudaError`."""
+    _refuse()
+
+
+def free_events() -> int:
+    """Return 0: there is no pool."""
+    return 0
+
+
+def forget() -> None:
+    """Do nothing: there is nothing to forget."""
