@@ -24,12 +24,10 @@ void mp_release_place(mp_place *place);
 typedef struct mp_message {
     struct mp_message *outer;
     PyObject *handles; /* a list, or NULL before the first */
-    PyObject *parts;   /* by their kinds, or NULL: see message_part() */
     size_t carried;
     int by_value;
     int for_ring; /* its handles are noted: see handle_log.c, Note [A writer that is killed] */
     int is_exhausted;
-    int is_sending; /* the function that pickles it also sends it */
 } mp_message;
 
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
@@ -367,7 +365,6 @@ PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
 
 PyObject *mp_py_in_message(PyObject *, PyObject *);
-PyObject *mp_py_message_part(PyObject *, PyObject *);
 PyObject *mp_py_pickled(PyObject *, PyObject *);
 PyObject *mp_py_pickled_by_value(PyObject *, PyObject *);
 PyObject *mp_py_sent(PyObject *, PyObject *);
