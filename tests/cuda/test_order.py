@@ -17,6 +17,7 @@ from support.waiting import until
 
 import mp_cuda
 from mp_cuda import cuda_driver, stream
+from mp_cuda._functions import synchronize
 from mp_cuda.array import DeviceArray
 
 
@@ -119,7 +120,7 @@ def test_other_threads_run_while_one_waits_in_the_driver(peer: p.Peer, stub: Stu
     """The bindings 12.9.0 hold the interpreter lock meanwhile, although the awaited work may need it."""
     work = mp_cuda.Stream(0)
     stub.stop_at(work.ptr, gate)
-    waiting = threading.Thread(target=cuda_driver.synchronize, args=(0,))
+    waiting = threading.Thread(target=synchronize, args=(0,))
     peer.begin(open_later, gate, 0.5)
     waiting.start()
     steps = 0

@@ -1,12 +1,17 @@
-/* The functions of the CUDA driver that a message calls, found in the library that the bindings have
+/* The functions of the CUDA driver that messages need, found in the library that the bindings have
  * loaded. Nothing is loaded or linked before a message has device memory. */
 #include <dlfcn.h>
+#include <string.h>
 
 #include "native.h"
 
 typedef int CUresult;
 
-enum { VERSION = 12000 };
+typedef struct {
+    unsigned char bytes[MP_CUDA_HANDLE];
+} ipc_handle;
+
+enum { VERSION = 12000, LAZY_PEER_ACCESS = 1, BUFFER_ID = 7 };
 
 static struct {
     CUresult (*get_current)(void **context);
@@ -16,6 +21,14 @@ static struct {
     CUresult (*wait)(void *stream, void *event, unsigned flags);
     CUresult (*synchronize_stream)(void *stream);
     CUresult (*synchronize)(void);
+    CUresult (*attribute)(void *to, int attribute, uint64_t pointer);
+    CUresult (*attributes)(unsigned n, int *attributes, void **to, uint64_t pointer);
+    CUresult (*range)(uint64_t *base, size_t *nbytes, uint64_t pointer);
+    CUresult (*memory_handle)(ipc_handle *to, uint64_t base);
+    CUresult (*open_memory)(uint64_t *to, ipc_handle handle, unsigned flags);
+    CUresult (*close_memory)(uint64_t pointer);
+    CUresult (*free_memory)(uint64_t pointer);
+    CUresult (*destroy_event)(uint64_t event);
 } driver;
 
 static void *contexts[MP_DEVICES];
@@ -35,6 +48,14 @@ static int load(void)
         {"cuStreamWaitEvent", &driver.wait},
         {"cuStreamSynchronize", &driver.synchronize_stream},
         {"cuCtxSynchronize", &driver.synchronize},
+        {"cuPointerGetAttribute", &driver.attribute},
+        {"cuPointerGetAttributes", &driver.attributes},
+        {"cuMemGetAddressRange", &driver.range},
+        {"cuIpcGetMemHandle", &driver.memory_handle},
+        {"cuIpcOpenMemHandle", &driver.open_memory},
+        {"cuIpcCloseMemHandle", &driver.close_memory},
+        {"cuMemFree", &driver.free_memory},
+        {"cuEventDestroy", &driver.destroy_event},
     };
     PyObject *started = PyObject_CallNoArgs(mp_hook.start_driver);
 
@@ -153,4 +174,151 @@ int mp_synchronize_device(void)
 
     CALL(code, driver.synchronize());
     return code == 0 ? 0 : failed("cuCtxSynchronize", code);
+}
+
+/* ---- functions of the module ---- */
+
+/* Call it with the context of the device: 0, or -1 with an exception. */
+#define ON_DEVICE(device, name, call)                                                              \
+    ({                                                                                             \
+        mp_context context;                                                                        \
+        int rc = mp_driver_begin(device, &context);                                                \
+        if (rc == 0) {                                                                             \
+            CUresult code;                                                                         \
+            CALL(code, call);                                                                      \
+            mp_driver_end(&context);                                                               \
+            rc = code == 0 ? 0 : failed(name, code);                                               \
+        }                                                                                          \
+        rc;                                                                                        \
+    })
+
+/* buffer_id(device, pointer) -> the driver's number of the allocation there; 0 if there is none */
+PyObject *mp_py_buffer_id(PyObject *module, PyObject *args)
+{
+    unsigned long long pointer, number = 0;
+    mp_context context;
+    int device;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "iK:buffer_id", &device, &pointer) ||
+        mp_driver_begin(device, &context) < 0)
+        return NULL;
+    CUresult code = driver.attribute(&number, BUFFER_ID, pointer);
+    mp_driver_end(&context);
+    return PyLong_FromUnsignedLongLong(code == 0 ? number : 0);
+}
+
+/* pointer_attributes(device, pointer, attributes) -> their values, numbers, 0 for those that it has
+ * not */
+PyObject *mp_py_pointer_attributes(PyObject *module, PyObject *args)
+{
+    enum { MOST = 16 };
+    unsigned long long pointer;
+    uint64_t values[MOST] = {0};
+    void *to[MOST];
+    int device, numbers[MOST];
+    PyObject *asked;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "iKO!:pointer_attributes", &device, &pointer, &PyTuple_Type,
+                          &asked))
+        return NULL;
+    Py_ssize_t n = PyTuple_Size(asked);
+    if (n > MOST)
+        return PyErr_Format(PyExc_ValueError, "%zd attributes at once", n);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        numbers[i] = (int)PyLong_AsLong(PyTuple_GetItem(asked, i));
+        to[i] = &values[i];
+    }
+    if (PyErr_Occurred() || ON_DEVICE(device, "cuPointerGetAttributes",
+                                      driver.attributes((unsigned)n, numbers, to, pointer)) < 0)
+        return NULL;
+    PyObject *all = PyTuple_New(n);
+    for (Py_ssize_t i = 0; all != NULL && i < n; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(values[i]);
+        if (value == NULL || PyTuple_SetItem(all, i, value) < 0)
+            Py_CLEAR(all);
+    }
+    return all;
+}
+
+/* address_range(device, pointer) -> (first byte, size) of its allocation */
+PyObject *mp_py_address_range(PyObject *module, PyObject *args)
+{
+    unsigned long long pointer;
+    uint64_t base = 0;
+    size_t nbytes = 0;
+    int device;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "iK:address_range", &device, &pointer) ||
+        ON_DEVICE(device, "cuMemGetAddressRange", driver.range(&base, &nbytes, pointer)) < 0)
+        return NULL;
+    return Py_BuildValue("KK", (unsigned long long)base, (unsigned long long)nbytes);
+}
+
+/* memory_handle(device, base) -> 64 bytes that open the allocation in another process */
+PyObject *mp_py_memory_handle(PyObject *module, PyObject *args)
+{
+    unsigned long long base;
+    ipc_handle handle;
+    int device;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "iK:memory_handle", &device, &base) ||
+        ON_DEVICE(device, "cuIpcGetMemHandle", driver.memory_handle(&handle, base)) < 0)
+        return NULL;
+    return PyBytes_FromStringAndSize((const char *)handle.bytes, sizeof(handle.bytes));
+}
+
+/* open_memory(device, handle) -> its address here */
+PyObject *mp_py_open_memory(PyObject *module, PyObject *args)
+{
+    const char *bytes;
+    Py_ssize_t nbytes;
+    ipc_handle handle;
+    uint64_t pointer = 0;
+    int device;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "iy#:open_memory", &device, &bytes, &nbytes))
+        return NULL;
+    if (nbytes != sizeof(handle.bytes))
+        return PyErr_Format(PyExc_ValueError, "a CUDA handle has %d bytes, not %zd", MP_CUDA_HANDLE,
+                            nbytes);
+    memcpy(handle.bytes, bytes, sizeof(handle.bytes));
+    if (ON_DEVICE(device, "cuIpcOpenMemHandle",
+                  driver.open_memory(&pointer, handle, LAZY_PEER_ACCESS)) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(pointer);
+}
+
+/* The functions that end something, which take its number and the device. */
+#define ENDS(function, name, call)                                                                 \
+    PyObject *function(PyObject *module, PyObject *args)                                           \
+    {                                                                                              \
+        unsigned long long number;                                                                 \
+        int device;                                                                                \
+        (void)module;                                                                              \
+                                                                                                   \
+        if (!PyArg_ParseTuple(args, "iK", &device, &number) ||                                     \
+            ON_DEVICE(device, name, call(number)) < 0)                                             \
+            return NULL;                                                                           \
+        Py_RETURN_NONE;                                                                            \
+    }
+
+ENDS(mp_py_close_memory, "cuIpcCloseMemHandle", driver.close_memory)
+ENDS(mp_py_free_memory, "cuMemFree", driver.free_memory)
+ENDS(mp_py_destroy_event, "cuEventDestroy", driver.destroy_event)
+
+/* synchronize(device): wait until all work given to it is done */
+PyObject *mp_py_synchronize(PyObject *module, PyObject *device)
+{
+    long number = PyLong_AsLong(device);
+    (void)module;
+
+    if ((number == -1 && PyErr_Occurred()) ||
+        ON_DEVICE((int)number, "cuCtxSynchronize", driver.synchronize()) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }

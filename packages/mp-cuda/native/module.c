@@ -32,6 +32,20 @@ PyDoc_STRVAR(export_doc,
 PyDoc_STRVAR(table_doc, "receive_table(offers, table, /)\n--\n\nReceive what arrays share.");
 PyDoc_STRVAR(rebuild_doc, "rebuild(table, layout, kind=None, extra=b'', dtype=None, /)\n--\n\n"
                           "Make an array of a message. Raises `ValueError` if it is damaged.");
+PyDoc_STRVAR(buffer_id_doc, "buffer_id(device, pointer, /)\n--\n\n"
+                            "Return the driver's number of an allocation, or 0.");
+PyDoc_STRVAR(attributes_doc, "pointer_attributes(device, pointer, attributes, /)\n--\n\n"
+                             "Return what the driver says of a pointer.");
+PyDoc_STRVAR(range_doc, "address_range(device, pointer, /)\n--\n\n"
+                        "Return first byte and size of an allocation.");
+PyDoc_STRVAR(handle_doc, "memory_handle(device, base, /)\n--\n\n"
+                         "Return what opens an allocation in another process.");
+PyDoc_STRVAR(open_doc, "open_memory(device, handle, /)\n--\n\n"
+                       "Open an allocation of another process; return its address.");
+PyDoc_STRVAR(close_doc, "close_memory(device, address, /)\n--\n\nClose it.");
+PyDoc_STRVAR(free_memory_doc, "free_memory(device, address, /)\n--\n\nFree an allocation.");
+PyDoc_STRVAR(destroy_doc, "destroy_event(device, number, /)\n--\n\nDestroy an event.");
+PyDoc_STRVAR(synchronize_doc, "synchronize(device, /)\n--\n\nWait for all work of a device.");
 PyDoc_STRVAR(free_doc, "free_events()\n--\n\nCount the events in the pool.");
 PyDoc_STRVAR(forget_doc, "forget()\n--\n\nForget what the parent of this process had.");
 
@@ -43,6 +57,15 @@ static PyMethodDef functions[] = {
     {"export_alone", mp_py_export_alone, METH_VARARGS, export_doc},
     {"receive_table", mp_py_receive_table, METH_VARARGS, table_doc},
     {"rebuild", mp_py_rebuild, METH_VARARGS, rebuild_doc},
+    {"buffer_id", mp_py_buffer_id, METH_VARARGS, buffer_id_doc},
+    {"pointer_attributes", mp_py_pointer_attributes, METH_VARARGS, attributes_doc},
+    {"address_range", mp_py_address_range, METH_VARARGS, range_doc},
+    {"memory_handle", mp_py_memory_handle, METH_VARARGS, handle_doc},
+    {"open_memory", mp_py_open_memory, METH_VARARGS, open_doc},
+    {"close_memory", mp_py_close_memory, METH_VARARGS, close_doc},
+    {"free_memory", mp_py_free_memory, METH_VARARGS, free_memory_doc},
+    {"destroy_event", mp_py_destroy_event, METH_VARARGS, destroy_doc},
+    {"synchronize", mp_py_synchronize, METH_O, synchronize_doc},
     {"free_events", mp_py_free_events, METH_NOARGS, free_doc},
     {"forget", forget, METH_NOARGS, forget_doc},
     {NULL, NULL, 0, NULL},

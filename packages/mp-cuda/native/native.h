@@ -68,6 +68,15 @@ int mp_wait(void *event, uint64_t stream);
 int mp_synchronize(uint64_t stream);
 int mp_synchronize_device(void);
 void mp_forget_driver(void); /* in a forked child */
+PyObject *mp_py_buffer_id(PyObject *, PyObject *args);
+PyObject *mp_py_pointer_attributes(PyObject *, PyObject *args);
+PyObject *mp_py_address_range(PyObject *, PyObject *args);
+PyObject *mp_py_memory_handle(PyObject *, PyObject *args);
+PyObject *mp_py_open_memory(PyObject *, PyObject *args);
+PyObject *mp_py_close_memory(PyObject *, PyObject *args);
+PyObject *mp_py_free_memory(PyObject *, PyObject *args);
+PyObject *mp_py_destroy_event(PyObject *, PyObject *args);
+PyObject *mp_py_synchronize(PyObject *, PyObject *device);
 
 /* ---- array.c ---- */
 

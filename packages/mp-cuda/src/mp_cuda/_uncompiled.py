@@ -18,13 +18,22 @@ __all__ = [
     "Reference",
     "Source",
     "Table",
+    "address_range",
+    "buffer_id",
+    "close_memory",
+    "destroy_event",
     "export_alone",
     "forget",
     "free_events",
+    "free_memory",
+    "memory_handle",
+    "open_memory",
+    "pointer_attributes",
     "rebuild",
     "receive_table",
     "set_hooks",
     "set_process",
+    "synchronize",
     "use_codec",
 ]
 
@@ -109,19 +118,35 @@ def use_codec(type: type, reducer: Any) -> None:
     """Do nothing: the reducer refuses to send."""
 
 
-def export_alone(*args: Any) -> NoReturn:
+def _refused(*args: Any) -> NoReturn:
     """Raise `MpCudaError`."""
     _refuse()
 
 
-def receive_table(*args: Any) -> NoReturn:
-    """Raise `MpCudaError`."""
-    _refuse()
+export_alone = receive_table = rebuild = _refused
+buffer_id = pointer_attributes = address_range = memory_handle = open_memory = close_memory = _refused
 
 
-def rebuild(*args: Any) -> NoReturn:
-    """Raise `MpCudaError`."""
-    _refuse()
+def _call(device: int, name: str, *number: int) -> None:
+    from mp_cuda import cuda_driver
+
+    with cuda_driver.guard(device):
+        cuda_driver.call(name, *number)
+
+
+def free_memory(device: int, address: int) -> None:
+    """Free an allocation."""
+    _call(device, "cuMemFree", address)
+
+
+def destroy_event(device: int, number: int) -> None:
+    """Destroy an event."""
+    _call(device, "cuEventDestroy", number)
+
+
+def synchronize(device: int) -> None:
+    """Wait for all work of a device."""
+    _call(device, "cuCtxSynchronize")
 
 
 def free_events() -> int:

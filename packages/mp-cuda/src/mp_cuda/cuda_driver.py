@@ -32,7 +32,6 @@ __all__ = [
     "memory_of",
     "ordinal_of",
     "started",
-    "synchronize",
     "uuid_of",
 ]
 
@@ -205,12 +204,6 @@ def memory_of(device: int) -> int:
 def current_device() -> int:
     """Return the ordinal of the device whose context is current in this thread, or 0 if no context is."""
     return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
-
-
-def synchronize(device: int) -> None:
-    """Wait until all work that this process has given to *device* is done."""
-    with guard(device):
-        call("cuCtxSynchronize")
 
 
 def _context_number(device: int) -> int:

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from mp_core import set_thread_name
 from mp_cuda import at_exit, cuda_driver
-from mp_cuda._functions import Link, set_hooks
+from mp_cuda._functions import Link, set_hooks, synchronize
 from mp_cuda.errors import DriverError, MpCudaError
 
 __all__ = ["Task", "closes", "drain", "expect", "pending", "put", "wake", "wake_watch", "watch"]
@@ -157,7 +157,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
 
 def _wait_for(device: int) -> bool:
     try:
-        cuda_driver.synchronize(device)
+        synchronize(device)
     except DriverError as error:
         if 900 <= error.code < 920:  # a stream is being captured into a graph; its work has not begun
             return False

@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 
 from mp_core import LeaseReference, ReceiveError, receive_lease
 from mp_cuda import _functions, at_exit, cuda_driver, finalizer_queue, policy, transports
-from mp_cuda._functions import Link, Received, Reference, set_hooks
+from mp_cuda._functions import Link, Received, Reference, set_hooks, synchronize
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
 from mp_cuda.wire import OFFER, Key
 
@@ -111,8 +111,7 @@ class Mapping(_functions.Mapping):
         if not self.take_out():
             return False
         try:
-            with cuda_driver.guard(self.device):
-                transports.of(self.transport).close(self.ptr, self.state)
+            transports.of(self.transport).close(self.device, self.ptr, self.state)
         except BaseException as error:
             mappings[self.key] = self
             lingering[self] = leases
@@ -134,8 +133,7 @@ def _opened(key: bytes, device: int, extra: bytes | None) -> Mapping:
         raise ValueError(
             f"the message of a device array is damaged: there is no transport {described.transport}"
         ) from None
-    with cuda_driver.guard(device):
-        ptr, state = transports.of(name).open(device, described.handle, extra)
+    ptr, state = transports.of(name).open(device, described.handle, extra)
     mapping = Mapping(key, ptr, described.nbytes, device)
     mapping.transport, mapping.state, mapping.refused, mapping.last_used = name, state, False, 0.0
     bisect.insort(_starts.setdefault(device, []), (ptr, mapping), key=lambda pair: pair[0])
@@ -302,7 +300,7 @@ def close_all() -> None:
 @at_exit.register(at_exit.Step.IMPORTS)
 def _close_at_exit() -> None:
     for device in {mapping.device for mapping in mappings.values()}:
-        cuda_driver.synchronize(device)
+        synchronize(device)
     close_all()
 
 

@@ -16,7 +16,7 @@ import threading
 
 from mp_core import collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda._functions import Event, Reference, forget, free_events, set_hooks
+from mp_cuda._functions import Event, Reference, destroy_event, forget, free_events, set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["close_all", "counts", "make_event", "open_event"]
@@ -55,8 +55,7 @@ class _Destroy:
         self.device, self.event = device, event
 
     def run(self) -> None:
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuEventDestroy", self.event)
+        destroy_event(self.device, self.event)
 
 
 def open_event(device: int, home: Reference, handle: bytes) -> Event | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mp_cuda import cuda_driver, finalizer_queue
+from mp_cuda._functions import free_memory
 from mp_cuda.errors import DeviceMemoryError, DriverError
 from mp_cuda.exports import collect_lingering
 
@@ -22,8 +23,7 @@ class _Free:
         self.device, self.ptr = device, ptr
 
     def run(self) -> None:
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuMemFree", self.ptr)
+        free_memory(self.device, self.ptr)
 
 
 class Allocation:

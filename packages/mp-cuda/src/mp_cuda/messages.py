@@ -56,10 +56,9 @@ def _allocation(
         allocation, key = fresh.last
         if allocation.base <= low and high <= allocation.base + allocation.nbytes:
             return allocation, key, None
-    with cuda_driver.guard(array.device):
-        allocation = allocation_of(array.ptr, low - array.ptr, high - array.ptr)
-        known = _known.get(allocation.buffer_id)
-        return (allocation, known, None) if known is not None else (allocation, *_exported(allocation, receivers))
+    allocation = allocation_of(array.device, array.ptr, low - array.ptr, high - array.ptr)
+    known = _known.get(allocation.buffer_id)
+    return (allocation, known, None) if known is not None else (allocation, *_exported(allocation, receivers))
 
 
 def _exported(allocation: AllocationInfo, receivers: int) -> tuple[bytes, bytes | None]:

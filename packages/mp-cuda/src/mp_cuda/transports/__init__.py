@@ -18,13 +18,13 @@ class Transport(Protocol):
         """Return (handle, more data for one receiver) of an allocation."""
 
     def open(self, device: int, handle: bytes, extra: bytes | None) -> tuple[int, Any]:
-        """Return (pointer in this process, state for `close`). The context of *device* is current."""
+        """Return (pointer in this process, state for `close`)."""
 
     def skip(self, extra: bytes) -> None:
         """Discard *extra*: the memory is already open."""
 
-    def close(self, ptr: int, state: Any) -> None:
-        """Close what `open` returned. The context is current and the device idle."""
+    def close(self, device: int, ptr: int, state: Any) -> None:
+        """Close what `open` returned. The device is idle."""
 
 
 NAMES = ("handle", "pool")

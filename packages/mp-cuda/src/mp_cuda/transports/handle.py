@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import cuda_driver
+from mp_cuda._functions import close_memory, memory_handle, open_memory
 from mp_cuda.pointer import AllocationInfo
 
 __all__ = ["close", "export", "open", "skip"]
 
-LAZY_PEER_ACCESS = 1
-
 
 def export(allocation: AllocationInfo) -> tuple[bytes, None]:
-    return cuda_driver.bytes_of(cuda_driver.call("cuIpcGetMemHandle", allocation.base)), None
+    return memory_handle(allocation.device, allocation.base), None
 
 
 def open(device: int, handle: bytes, extra: bytes | None) -> tuple[int, Any]:
-    given = cuda_driver.handle_from("CUipcMemHandle", handle)
-    return int(cuda_driver.call("cuIpcOpenMemHandle", given, LAZY_PEER_ACCESS)), None
+    return open_memory(device, handle), None
 
 
 def skip(extra: bytes) -> None:
     pass
 
 
-def close(ptr: int, state: Any) -> None:
-    cuda_driver.call("cuIpcCloseMemHandle", ptr)
+def close(device: int, ptr: int, state: Any) -> None:
+    close_memory(device, ptr)

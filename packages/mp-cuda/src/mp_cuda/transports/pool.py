@@ -24,9 +24,10 @@ def _fd_type() -> Any:
 
 
 def export(allocation: AllocationInfo) -> tuple[bytes, bytes]:
-    pool = cuda_driver.bindings().CUmemoryPool(allocation.pool)
-    data = cuda_driver.bytes_of(cuda_driver.call("cuMemPoolExportPointer", allocation.base))
-    fd = int(cuda_driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
+    with cuda_driver.guard(allocation.device):
+        pool = cuda_driver.bindings().CUmemoryPool(allocation.pool)
+        data = cuda_driver.bytes_of(cuda_driver.call("cuMemPoolExportPointer", allocation.base))
+        fd = int(cuda_driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
     try:
         # One receiver can fetch it, over a socket of this process.
         sent = resource_sharer.DupFd(fd)
@@ -37,16 +38,17 @@ def export(allocation: AllocationInfo) -> tuple[bytes, bytes]:
 
 def open(device: int, handle: bytes, extra: bytes | None) -> tuple[int, Any]:
     fd = _fetched(extra or b"")
-    try:
-        pool = cuda_driver.call("cuMemPoolImportFromShareableHandle", fd, _fd_type(), 0)
-    finally:
-        os.close(fd)
-    try:
-        data = cuda_driver.handle_from("CUmemPoolPtrExportData", handle)
-        return int(cuda_driver.call("cuMemPoolImportPointer", pool, data)), pool
-    except BaseException:
-        cuda_driver.call("cuMemPoolDestroy", pool)
-        raise
+    with cuda_driver.guard(device):
+        try:
+            pool = cuda_driver.call("cuMemPoolImportFromShareableHandle", fd, _fd_type(), 0)
+        finally:
+            os.close(fd)
+        try:
+            data = cuda_driver.handle_from("CUmemPoolPtrExportData", handle)
+            return int(cuda_driver.call("cuMemPoolImportPointer", pool, data)), pool
+        except BaseException:
+            cuda_driver.call("cuMemPoolDestroy", pool)
+            raise
 
 
 def skip(extra: bytes) -> None:
@@ -57,7 +59,8 @@ def _fetched(extra: bytes) -> int:
     return int(ForkingPickler.loads(extra).detach())
 
 
-def close(ptr: int, state: Any) -> None:
-    cuda_driver.call("cuMemFreeAsync", ptr, 0)
-    cuda_driver.call("cuStreamSynchronize", 0)
-    cuda_driver.call("cuMemPoolDestroy", state)
+def close(device: int, ptr: int, state: Any) -> None:
+    with cuda_driver.guard(device):
+        cuda_driver.call("cuMemFreeAsync", ptr, 0)
+        cuda_driver.call("cuStreamSynchronize", 0)
+        cuda_driver.call("cuMemPoolDestroy", state)
