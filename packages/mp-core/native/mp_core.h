@@ -354,6 +354,9 @@ typedef struct {
      * `nbytes` into shared memory that began then. */
     uint64_t (*copy_begins)(void);
     void (*copy_ends)(uint64_t began, uint64_t nbytes);
+
+    /* The same for a message with `nbytes` of device memory, which was written or read. */
+    void (*device_memory)(uint64_t began, uint64_t nbytes, int is_sent);
 } mp_core_api;
 
 /* Copy the table, for a module of a distribution: -1 with an exception if mp-core has another

@@ -136,6 +136,8 @@ static PyObject *mapping_drop_user(PyObject *op, PyObject *leases)
 {
     Py_ssize_t left = --((mapping *)op)->users;
 
+    if (left == 0)
+        mp_count_held(((mapping *)op)->device, ((mapping *)op)->key, -1);
     if (left == 0 && PyDict_SetItem(mp_hook.lingering, op, leases) < 0)
         return NULL;
     return PyLong_FromSsize_t(left);
@@ -265,7 +267,8 @@ static PyObject *new_received(PyObject *of, PyObject *leases)
     if (self->next != NULL)
         self->next->at = &self->next;
     memory->first = self;
-    memory->users++;
+    if (memory->users++ == 0)
+        mp_count_held(memory->device, memory->key, 1);
     if (lease_of(link)->block.data != NULL)
         mp_flags(lease_of(link))[MP_LINGERS] = 0;
     return (PyObject *)self;
@@ -376,6 +379,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD memory_row *rows;
     size_t count;
+    uint64_t began, nbytes; /* for the timeline; 0 without one */
 } table;
 
 static PyObject *table_type;
@@ -385,6 +389,7 @@ static void table_dealloc(PyObject *op)
     table *self = (table *)op;
     PyTypeObject *type = Py_TYPE(op);
 
+    mp_core.device_memory(self->began, self->nbytes, 0); /* the message has been read */
     for (size_t i = 0; i < self->count; i++)
         Py_XDECREF(self->rows[i].owner);
     PyMem_Free(self->rows);
@@ -671,6 +676,8 @@ static PyObject *received_table(PyObject *offers, const char *bytes, size_t nbyt
     table *self = (table *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     from.leases = self == NULL ? NULL : PyList_New(0);
     int rc = from.leases == NULL ? -1 : 0;
+    if (rc == 0)
+        self->began = mp_core.copy_begins();
     for (uint16_t i = 0; rc == 0 && i < from.head.leases; i++) {
         PyObject *lease = receive_lease(&from, PyTuple_GetItem(offers, i));
         rc = lease == NULL ? -1 : PyList_Append(from.leases, lease);
@@ -730,7 +737,12 @@ static PyObject *array_in(PyObject *in, const void *layout, size_t nbytes, PyObj
         if (owner == NULL)
             return mp_damaged("this process keeps no such object for it");
     }
-    return mp_array_of(layout, nbytes, row->base, row->nbytes, row->device, owner, dtype);
+    PyObject *array =
+        mp_array_of(layout, nbytes, row->base, row->nbytes, row->device, owner, dtype);
+    mp_described d;
+    if (array != NULL && ((table *)in)->began != 0 && mp_describe_array((mp_array *)array, &d) == 0)
+        ((table *)in)->nbytes += (uint64_t)(d.high - d.low);
+    return array;
 }
 
 static PyObject *rebuilt(PyObject *array, PyObject *kind, PyObject *extra)

@@ -18,6 +18,7 @@ static PyObject *forget(PyObject *module, PyObject *unused)
     (void)module, (void)unused;
     mp_forget_driver();
     mp_forget_events();
+    mp_forget_holders();
     Py_RETURN_NONE;
 }
 
@@ -46,6 +47,8 @@ PyDoc_STRVAR(close_doc, "close_memory(device, address, /)\n--\n\nClose it.");
 PyDoc_STRVAR(free_memory_doc, "free_memory(device, address, /)\n--\n\nFree an allocation.");
 PyDoc_STRVAR(destroy_doc, "destroy_event(device, number, /)\n--\n\nDestroy an event.");
 PyDoc_STRVAR(synchronize_doc, "synchronize(device, /)\n--\n\nWait for all work of a device.");
+PyDoc_STRVAR(own_doc, "count_own(device, key, sign, /)\n--\n\n"
+                      "Count an allocation of this process that was sent, or is not any more.");
 PyDoc_STRVAR(free_doc, "free_events()\n--\n\nCount the events in the pool.");
 PyDoc_STRVAR(forget_doc, "forget()\n--\n\nForget what the parent of this process had.");
 
@@ -66,6 +69,7 @@ static PyMethodDef functions[] = {
     {"free_memory", mp_py_free_memory, METH_VARARGS, free_memory_doc},
     {"destroy_event", mp_py_destroy_event, METH_VARARGS, destroy_doc},
     {"synchronize", mp_py_synchronize, METH_O, synchronize_doc},
+    {"count_own", mp_py_count_own, METH_VARARGS, own_doc},
     {"free_events", mp_py_free_events, METH_NOARGS, free_doc},
     {"forget", forget, METH_NOARGS, forget_doc},
     {NULL, NULL, 0, NULL},

@@ -182,6 +182,13 @@ int mp_add_source_type(PyObject *module);
 PyObject *mp_py_use_codec(PyObject *, PyObject *args);
 PyObject *mp_py_export_alone(PyObject *, PyObject *args);
 
+/* ---- holders.c ---- */
+
+/* Count the allocation of that key, of another process, as held, or with a negative sign not. */
+void mp_count_held(int device, PyObject *key, int sign);
+PyObject *mp_py_count_own(PyObject *, PyObject *args);
+void mp_forget_holders(void);
+
 /* ---- incoming.c ---- */
 
 extern PyObject *mp_received_type;

@@ -156,7 +156,8 @@ typedef struct {
     ROWS(mp_reference *) leases;
     ROWS(memory_row) memories;
     ROWS(stream_row) streams;
-    PyObject *fresh; /* the export for what has no live one */
+    PyObject *fresh;        /* the export for what has no live one */
+    uint64_t began, nbytes; /* for the timeline; 0 without one */
     unsigned receivers;
     char is_written, is_finished;
 } table;
@@ -199,6 +200,7 @@ static table *new_table(unsigned receivers, PyObject *fresh)
     self->leases.room = self->memories.room = self->streams.room = FEW;
     self->receivers = receivers;
     self->fresh = Py_XNewRef(fresh);
+    self->began = mp_core.copy_begins();
     return self;
 }
 
@@ -343,6 +345,7 @@ static int finish(mp_shared *shared)
         mp_driver_end(&context);
     }
     self->is_finished = rc == 0;
+    mp_core.device_memory(self->began, self->nbytes, 1);
     return rc;
 }
 
@@ -448,8 +451,10 @@ static int find_place(PyObject *object, table *last, unsigned receivers, PyObjec
     to->of = of;
     to->row = (uint64_t)row;
     to->offset = address - of->base;
-    if (rc >= 0)
+    if (rc >= 0) {
+        to->in->nbytes += (uint64_t)(d.high - d.low);
         return 0;
+    }
     if (to->in != NULL && to->in != last)
         drop(&to->in->shared);
     Py_DECREF(of);

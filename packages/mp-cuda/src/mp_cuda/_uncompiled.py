@@ -21,6 +21,7 @@ __all__ = [
     "address_range",
     "buffer_id",
     "close_memory",
+    "count_own",
     "destroy_event",
     "export_alone",
     "forget",
@@ -123,7 +124,7 @@ def _refused(*args: Any) -> NoReturn:
     _refuse()
 
 
-export_alone = receive_table = rebuild = _refused
+count_own = export_alone = receive_table = rebuild = _refused
 buffer_id = pointer_attributes = address_range = memory_handle = open_memory = close_memory = _refused
 
 

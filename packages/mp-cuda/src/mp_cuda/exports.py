@@ -36,7 +36,7 @@ from typing import Any, NoReturn
 
 from mp_core import Lease, collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda._functions import Reference, Source, set_hooks
+from mp_cuda._functions import Reference, Source, count_own, set_hooks
 from mp_cuda.errors import StaleHandleError
 from mp_cuda.pointer import AllocationInfo
 
@@ -57,6 +57,8 @@ _oldest: deque[int] = deque()
 _serials = itertools.count(1)
 _kept: dict[int, int] = {}
 """How many exports have an object, by its id."""
+_shared: dict[bytes, int] = {}
+"""How many exports have an allocation, by its key."""
 _latest: dict[int, Source] = {}
 """The last export of an object, by its id."""
 
@@ -112,7 +114,9 @@ class Export(Reference):
     def keep_memory(self, owner: Any, allocation: AllocationInfo, key: bytes, extra: bytes | None) -> Source:
         """Keep *owner* for its memory, which later messages may send again."""
         base, nbytes, device, *_ = allocation
-        self.places[key] = base, nbytes, device
+        if key not in self.places:
+            self.places[key] = base, nbytes, device
+            _count(key, device, 1)
         self.last = (allocation, key) if extra is None else None
         source = Source((self,), key, extra, base, nbytes, self.keep(owner), device)
         _latest[id(owner)] = source
@@ -132,6 +136,8 @@ class Export(Reference):
                 _kept[id(owner)] = left
         owner = latest = None
         self.last = None
+        for key, (_, _, device) in self.places.items():
+            _count(key, device, -1)
         owners.clear()  # last, because freeing them may call back into this module
 
     def in_use(self) -> bool:
@@ -152,6 +158,16 @@ class Export(Reference):
         """Recall the memory if the program has dropped it."""
         if not self.recalled and not self.in_use():
             self.recalled = True
+
+
+def _count(key: bytes, device: int, sign: int) -> None:
+    """Count an allocation once, however many exports have it."""
+    before = _shared.get(key, 0)
+    _shared[key] = before + sign
+    if not _shared[key]:
+        del _shared[key]
+    if not before or before + sign == 0:
+        count_own(device, key, sign)
 
 
 def recall() -> None:
@@ -320,6 +336,7 @@ def _forget() -> None:
     exports.clear()
     _oldest.clear()
     _kept.clear()
+    _shared.clear()
     _latest.clear()
 
 
