@@ -107,8 +107,12 @@ def _refuse() -> NoReturn:
     )
 
 
+_hooks: dict[str, Any] = {}
+
+
 def set_hooks(**hooks: Any) -> None:
-    """Do nothing: nothing calls them."""
+    """Set what the functions here call of the Python modules."""
+    _hooks.update(hooks)
 
 
 def set_process(pid: int, nonce: bytes) -> None:
@@ -129,10 +133,14 @@ buffer_id = pointer_attributes = address_range = memory_handle = open_memory = c
 
 
 def _call(device: int, name: str, *number: int) -> None:
-    from mp_cuda import cuda_driver
-
-    with cuda_driver.guard(device):
-        cuda_driver.call(name, *number)
+    driver = _hooks["start_driver"]()
+    driver.cuCtxPushCurrent(driver.CUcontext(_hooks["context"](device)))
+    try:
+        (status,) = getattr(driver, name)(*number)
+    finally:
+        driver.cuCtxPopCurrent()
+    if int(status):
+        _hooks["driver_failed"](name, int(status))
 
 
 def free_memory(device: int, address: int) -> None:

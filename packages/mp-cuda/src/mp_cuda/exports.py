@@ -43,7 +43,7 @@ from mp_cuda.pointer import AllocationInfo
 __all__ = ["BYTES", "Export", "collect_lingering", "exports", "in_use", "ipc_collect", "own_is_gone"]
 __all__ += ["own_sent", "wait_released"]
 
-POLL_S = 0.01
+SOON_S, POLL_S = 0.0002, 0.01  # the first pause of a wait, and the longest
 FEW = 2
 COLLECT_EVERY = 64
 LINGERING_S = 0.5  # for a receiver to close what it has open only for the next message; it looks every 50 ms
@@ -298,6 +298,7 @@ def wait_released(timeout: float | None = None) -> bool:
     True
     """
     deadline = None if timeout is None else time.monotonic() + timeout
+    pause = SOON_S
     while True:
         # Do not wait for this process's own work on memory it received: that may take longer than the timeout.
         _collect(None, wait=False)
@@ -305,7 +306,8 @@ def wait_released(timeout: float | None = None) -> bool:
             return True
         if deadline is not None and time.monotonic() >= deadline:
             return False
-        time.sleep(POLL_S)
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_S)
 
 
 @at_exit.register(at_exit.Step.EXPORTS)

@@ -7,7 +7,6 @@ types, and what `share` exports. Each of them is alone: it has a lease and an ev
 
 from __future__ import annotations
 
-import pickle
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -46,8 +45,7 @@ def _alone(obj: Any, stream: Any, receivers: int, fallback: Fallback | None) -> 
     if kind is None:
         array = as_device_array(obj, stream=stream)
     else:
-        array, more = adapters.by_kind(kind).taken_apart(obj)
-        extra = _packed(more)
+        array, extra = adapters.by_kind(kind).taken_apart(obj)
         if stream is not None:
             array = array._replace(stream=stream_number(stream))
     dtype = None if plain(array.dtype) is not None else tuple(array.dtype)
@@ -81,22 +79,17 @@ def rebuild_array(table: Table | None, layout: bytes, kind: str | None = None, e
 # ---- arrays of libraries ---------------------------------------------------------------------------------------------
 
 
-def _packed(extra: Any) -> bytes:
-    return b"" if extra is None else pickle.dumps(extra, pickle.HIGHEST_PROTOCOL)
-
-
 def taken_apart(obj: Any) -> tuple[str, DeviceArray, bytes] | None:
     """Return (kind, array of the memory, what else its adapter needs); None if its library sends it."""
     kind, adapter, handles = adapters.registered[type(obj)]
     if handles is not None and not handles(obj):
         return None
-    array, extra = adapter.taken_apart(obj)
-    return kind, array, _packed(extra)
+    return kind, *adapter.taken_apart(obj)
 
 
 def _rebuild_kind(kind: str, extra: bytes, array: DeviceArray) -> Any:
     try:
-        return adapters.by_kind(kind).rebuild(array, pickle.loads(extra) if extra else None)
+        return adapters.by_kind(kind).rebuild(array, extra)
     except ImportError:
         return array
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -24,10 +25,10 @@ class Adapter(Protocol):
     def view(self, obj: Any) -> DeviceArray:
         """View *obj* as a `DeviceArray` that keeps it alive."""
 
-    def taken_apart(self, obj: Any) -> tuple[DeviceArray, Any]:
+    def taken_apart(self, obj: Any) -> tuple[DeviceArray, bytes]:
         """Return the memory to send, which need not be all or only that of *obj*, and what else `rebuild` needs."""
 
-    def rebuild(self, array: DeviceArray, extra: Any) -> Any:
+    def rebuild(self, array: DeviceArray, extra: bytes) -> Any:
         """Make an array of the library on the memory of *array*, and keep *array* alive."""
 
 
@@ -35,6 +36,7 @@ registered: dict[type, tuple[str, Adapter, Callable[[Any], bool] | None]] = {}
 """The types whose arrays messages have by their adapters, with what tells which arrays, or None for all."""
 
 
+@functools.cache
 def by_kind(kind: str) -> Adapter:
     """Return the adapter of *kind*. `ValueError` if there is none."""
     if kind not in KINDS:
