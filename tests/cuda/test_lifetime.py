@@ -298,3 +298,26 @@ def test_many_arrays_leave_nothing_behind(peer: p.Peer, stub: Stub) -> None:
     # Events return to the pool: no more are made than are in flight at one time.
     assert mp_cuda.ipc_stats()["pool_events"] <= made + 50
     assert until(lambda: peer.call(p.stats)["mappings"] == 0)
+
+
+@pytest.mark.needs_stub
+def test_a_message_with_any_wrong_byte_is_an_error_or_arrives() -> None:
+    """Each byte of the table and of the layout, in turn; no reference is left behind in any case."""
+    from mp_cuda.reduce import rebuild_alone
+
+    array = mp_cuda.from_host(b"wrong")
+    _, (_, table, layout, *_) = mp_cuda.share(array).__reduce__()
+    mp_cuda.ipc_collect(in_flight_older_than=0)
+    errors = (ValueError, mp_cuda.MpCudaError, OverflowError)
+    for at in range(len(table) + len(layout)):
+        _, (offers, table, layout, *more) = mp_cuda.share(array).__reduce__()
+        if at < len(table):
+            table = table[:at] + bytes([table[at] ^ 0x41]) + table[at + 1 :]
+        else:
+            at -= len(table)
+            layout = layout[:at] + bytes([layout[at] ^ 0x41]) + layout[at + 1 :]
+        try:
+            rebuild_alone(offers, table, layout, *more)
+        except errors:
+            pass
+    mp_cuda.ipc_collect(in_flight_older_than=0)
