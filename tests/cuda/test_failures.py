@@ -110,7 +110,7 @@ def test_an_equal_handle_of_another_process_is_another_allocation(
     """Pids are reused, and the driver's handle may contain nothing else."""
     pointers = iter([0x7000_0000, 0x7000_1000])
     monkeypatch.setattr(by_handle, "open", lambda *args: (next(pointers), None))
-    monkeypatch.setattr(by_handle, "close", lambda *args: None)
+    monkeypatch.setattr(by_handle, "close", lambda device, memories: (0,) * len(memories))
     received = []
     for nonce, offer in zip((b"-first--", b"-second-", b"-first--"), peer.call(offers, "lease", 3), strict=True):
         key = Key(peer.process.pid or 0, nonce, cuda_driver.uuid_of(0), 7, 100, 0, b"equal" * 12 + b"----")

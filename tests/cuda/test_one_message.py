@@ -342,7 +342,7 @@ def test_the_driver_opens_the_memory_of_a_dead_process(mortal: p.Peer) -> None:
     mortal.kill()
     with cuda_driver.guard(0):
         ptr, state = handle.open(0, memory, None)
-        handle.close(0, ptr, state)
+        handle.close(0, [(ptr, state)])
 
 
 def handle_of(data: bytes) -> bytes:

@@ -178,14 +178,16 @@ int mp_synchronize_device(void)
 
 /* ---- functions of the module ---- */
 
-/* Call it with the context of the device: 0, or -1 with an exception. */
-#define ON_DEVICE(device, name, call)                                                              \
+/* Call it with the context of the device: 0, or -1 with an exception. `how` is CALL, or ASK for what
+ * the driver answers at once: to release the GIL for that may cost more than the answer. */
+#define ASK(code, call) (code = (call))
+#define ON_DEVICE(device, name, how, call)                                                         \
     ({                                                                                             \
         mp_context context;                                                                        \
         int rc = mp_driver_begin(device, &context);                                                \
         if (rc == 0) {                                                                             \
             CUresult code;                                                                         \
-            CALL(code, call);                                                                      \
+            how(code, call);                                                                       \
             mp_driver_end(&context);                                                               \
             rc = code == 0 ? 0 : failed(name, code);                                               \
         }                                                                                          \
@@ -230,7 +232,7 @@ PyObject *mp_py_pointer_attributes(PyObject *module, PyObject *args)
         numbers[i] = (int)PyLong_AsLong(PyTuple_GetItem(asked, i));
         to[i] = &values[i];
     }
-    if (PyErr_Occurred() || ON_DEVICE(device, "cuPointerGetAttributes",
+    if (PyErr_Occurred() || ON_DEVICE(device, "cuPointerGetAttributes", ASK,
                                       driver.attributes((unsigned)n, numbers, to, pointer)) < 0)
         return NULL;
     PyObject *all = PyTuple_New(n);
@@ -252,7 +254,7 @@ PyObject *mp_py_address_range(PyObject *module, PyObject *args)
     (void)module;
 
     if (!PyArg_ParseTuple(args, "iK:address_range", &device, &pointer) ||
-        ON_DEVICE(device, "cuMemGetAddressRange", driver.range(&base, &nbytes, pointer)) < 0)
+        ON_DEVICE(device, "cuMemGetAddressRange", ASK, driver.range(&base, &nbytes, pointer)) < 0)
         return NULL;
     return Py_BuildValue("KK", (unsigned long long)base, (unsigned long long)nbytes);
 }
@@ -266,7 +268,7 @@ PyObject *mp_py_memory_handle(PyObject *module, PyObject *args)
     (void)module;
 
     if (!PyArg_ParseTuple(args, "iK:memory_handle", &device, &base) ||
-        ON_DEVICE(device, "cuIpcGetMemHandle", driver.memory_handle(&handle, base)) < 0)
+        ON_DEVICE(device, "cuIpcGetMemHandle", ASK, driver.memory_handle(&handle, base)) < 0)
         return NULL;
     return PyBytes_FromStringAndSize((const char *)handle.bytes, sizeof(handle.bytes));
 }
@@ -287,29 +289,66 @@ PyObject *mp_py_open_memory(PyObject *module, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "a CUDA handle has %d bytes, not %zd", MP_CUDA_HANDLE,
                             nbytes);
     memcpy(handle.bytes, bytes, sizeof(handle.bytes));
-    if (ON_DEVICE(device, "cuIpcOpenMemHandle",
+    if (ON_DEVICE(device, "cuIpcOpenMemHandle", CALL,
                   driver.open_memory(&pointer, handle, LAZY_PEER_ACCESS)) < 0)
         return NULL;
     return PyLong_FromUnsignedLongLong(pointer);
 }
 
-/* The functions that end something, which take its number and the device. */
-#define ENDS(function, name, call)                                                                 \
-    PyObject *function(PyObject *module, PyObject *args)                                           \
-    {                                                                                              \
-        unsigned long long number;                                                                 \
-        int device;                                                                                \
-        (void)module;                                                                              \
-                                                                                                   \
-        if (!PyArg_ParseTuple(args, "iK", &device, &number) ||                                     \
-            ON_DEVICE(device, name, call(number)) < 0)                                             \
-            return NULL;                                                                           \
-        Py_RETURN_NONE;                                                                            \
-    }
+/* End all of these numbers, without the GIL: what the driver answers for each, 0 for success. */
+static PyObject *end_all(PyObject *args, CUresult (**end)(uint64_t number))
+{
+    enum { FEW = 32 };
+    uint64_t few[FEW], *numbers = few;
+    mp_context context;
+    PyObject *given, *codes = NULL;
+    int device;
 
-ENDS(mp_py_close_memory, "cuIpcCloseMemHandle", driver.close_memory)
-ENDS(mp_py_free_memory, "cuMemFree", driver.free_memory)
-ENDS(mp_py_destroy_event, "cuEventDestroy", driver.destroy_event)
+    if (!PyArg_ParseTuple(args, "iO!", &device, &PyTuple_Type, &given))
+        return NULL;
+    Py_ssize_t n = PyTuple_Size(given);
+    if (n > FEW && (numbers = PyMem_Malloc((size_t)n * sizeof(*numbers))) == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++)
+        numbers[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
+    if (!PyErr_Occurred() && mp_driver_begin(device, &context) == 0) {
+        PyThreadState *state = PyEval_SaveThread();
+        for (Py_ssize_t i = 0; i < n; i++)
+            numbers[i] = (uint64_t)(*end)(numbers[i]);
+        PyEval_RestoreThread(state);
+        mp_driver_end(&context);
+        codes = PyTuple_New(n);
+    }
+    for (Py_ssize_t i = 0; codes != NULL && i < n; i++) {
+        PyObject *code = PyLong_FromUnsignedLongLong(numbers[i]);
+        if (code == NULL || PyTuple_SetItem(codes, i, code) < 0)
+            Py_CLEAR(codes);
+    }
+    if (numbers != few)
+        PyMem_Free(numbers);
+    return codes;
+}
+
+/* close_memory(device, addresses) -> codes of the driver */
+PyObject *mp_py_close_memory(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return end_all(args, &driver.close_memory);
+}
+
+/* free_memory(device, addresses) -> codes of the driver */
+PyObject *mp_py_free_memory(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return end_all(args, &driver.free_memory);
+}
+
+/* destroy_events(device, numbers) -> codes of the driver */
+PyObject *mp_py_destroy_events(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return end_all(args, &driver.destroy_event);
+}
 
 /* synchronize(device): wait until all work given to it is done */
 PyObject *mp_py_synchronize(PyObject *module, PyObject *device)
@@ -318,7 +357,7 @@ PyObject *mp_py_synchronize(PyObject *module, PyObject *device)
     (void)module;
 
     if ((number == -1 && PyErr_Occurred()) ||
-        ON_DEVICE((int)number, "cuCtxSynchronize", driver.synchronize()) < 0)
+        ON_DEVICE((int)number, "cuCtxSynchronize", CALL, driver.synchronize()) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -43,9 +43,12 @@ PyDoc_STRVAR(handle_doc, "memory_handle(device, base, /)\n--\n\n"
                          "Return what opens an allocation in another process.");
 PyDoc_STRVAR(open_doc, "open_memory(device, handle, /)\n--\n\n"
                        "Open an allocation of another process; return its address.");
-PyDoc_STRVAR(close_doc, "close_memory(device, address, /)\n--\n\nClose it.");
-PyDoc_STRVAR(free_memory_doc, "free_memory(device, address, /)\n--\n\nFree an allocation.");
-PyDoc_STRVAR(destroy_doc, "destroy_event(device, number, /)\n--\n\nDestroy an event.");
+PyDoc_STRVAR(close_doc,
+             "close_memory(device, addresses, /)\n--\n\nClose open memory; return codes.");
+PyDoc_STRVAR(free_memory_doc,
+             "free_memory(device, addresses, /)\n--\n\nFree allocations; return codes.");
+PyDoc_STRVAR(destroy_doc,
+             "destroy_events(device, numbers, /)\n--\n\nDestroy events; return codes.");
 PyDoc_STRVAR(synchronize_doc, "synchronize(device, /)\n--\n\nWait for all work of a device.");
 PyDoc_STRVAR(own_doc, "count_own(device, key, sign, /)\n--\n\n"
                       "Count an allocation of this process that was sent, or is not any more.");
@@ -67,7 +70,7 @@ static PyMethodDef functions[] = {
     {"open_memory", mp_py_open_memory, METH_VARARGS, open_doc},
     {"close_memory", mp_py_close_memory, METH_VARARGS, close_doc},
     {"free_memory", mp_py_free_memory, METH_VARARGS, free_memory_doc},
-    {"destroy_event", mp_py_destroy_event, METH_VARARGS, destroy_doc},
+    {"destroy_events", mp_py_destroy_events, METH_VARARGS, destroy_doc},
     {"synchronize", mp_py_synchronize, METH_O, synchronize_doc},
     {"count_own", mp_py_count_own, METH_VARARGS, own_doc},
     {"free_events", mp_py_free_events, METH_NOARGS, free_doc},

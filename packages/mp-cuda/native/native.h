@@ -75,7 +75,7 @@ PyObject *mp_py_memory_handle(PyObject *, PyObject *args);
 PyObject *mp_py_open_memory(PyObject *, PyObject *args);
 PyObject *mp_py_close_memory(PyObject *, PyObject *args);
 PyObject *mp_py_free_memory(PyObject *, PyObject *args);
-PyObject *mp_py_destroy_event(PyObject *, PyObject *args);
+PyObject *mp_py_destroy_events(PyObject *, PyObject *args);
 PyObject *mp_py_synchronize(PyObject *, PyObject *device);
 
 /* ---- array.c ---- */

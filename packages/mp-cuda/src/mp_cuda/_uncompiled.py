@@ -22,7 +22,7 @@ __all__ = [
     "buffer_id",
     "close_memory",
     "count_own",
-    "destroy_event",
+    "destroy_events",
     "export_alone",
     "forget",
     "free_events",
@@ -132,30 +132,30 @@ count_own = export_alone = receive_table = rebuild = _refused
 buffer_id = pointer_attributes = address_range = memory_handle = open_memory = close_memory = _refused
 
 
-def _call(device: int, name: str, *number: int) -> None:
+def _call(device: int, name: str, *numbers: tuple[int, ...]) -> tuple[int, ...]:
     driver = _hooks["start_driver"]()
     driver.cuCtxPushCurrent(driver.CUcontext(_hooks["context"](device)))
     try:
-        (status,) = getattr(driver, name)(*number)
+        return tuple(int(getattr(driver, name)(*number)[0]) for number in numbers)
     finally:
         driver.cuCtxPopCurrent()
-    if int(status):
-        _hooks["driver_failed"](name, int(status))
 
 
-def free_memory(device: int, address: int) -> None:
-    """Free an allocation."""
-    _call(device, "cuMemFree", address)
+def free_memory(device: int, addresses: tuple[int, ...]) -> tuple[int, ...]:
+    """Free allocations."""
+    return _call(device, "cuMemFree", *((address,) for address in addresses))
 
 
-def destroy_event(device: int, number: int) -> None:
-    """Destroy an event."""
-    _call(device, "cuEventDestroy", number)
+def destroy_events(device: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Destroy events."""
+    return _call(device, "cuEventDestroy", *((number,) for number in numbers))
 
 
 def synchronize(device: int) -> None:
     """Wait for all work of a device."""
-    _call(device, "cuCtxSynchronize")
+    (code,) = _call(device, "cuCtxSynchronize", ())
+    if code:
+        _hooks["driver_failed"]("cuCtxSynchronize", code)
 
 
 def free_events() -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "bindings",
     "bytes_of",
     "call",
+    "check_codes",
     "context_of",
     "current_device",
     "device_count",
@@ -208,6 +209,12 @@ def current_device() -> int:
 
 def _context_number(device: int) -> int:
     return int(context_of(device))
+
+
+def check_codes(name: str, codes: tuple[int, ...]) -> None:
+    """Raise the `DriverError` of the first call of the function *name* that has failed."""
+    for code in filter(None, codes):
+        _failed(name, code)
 
 
 def _failed(name: str, code: int) -> None:

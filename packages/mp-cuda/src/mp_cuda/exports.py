@@ -44,7 +44,7 @@ __all__ = ["BYTES", "Export", "collect_lingering", "exports", "in_use", "ipc_col
 __all__ += ["own_sent", "wait_released"]
 
 SOON_S, POLL_S = 0.0002, 0.01  # the first pause of a wait, and the longest
-FEW = 2
+FEW, MANY = 2, 8
 COLLECT_EVERY = 64
 LINGERING_S = 0.5  # for a receiver to close what it has open only for the next message; it looks every 50 ms
 BYTES = 16  # of a lease's memory
@@ -54,6 +54,7 @@ exports: dict[int, Export] = {}
 in_use: dict[type, Callable[[Any], bool]] = {}
 """Whether the program still uses an object of that type; by default it does if others refer to the object."""
 _oldest: deque[int] = deque()
+_released = 0
 _serials = itertools.count(1)
 _kept: dict[int, int] = {}
 """How many exports have an object, by its id."""
@@ -182,7 +183,7 @@ def _look_at_oldest() -> None:
 
     With each message: a program that sends new arrays all the time keeps few of them.
     """
-    released = False
+    global _released
     for _ in range(min(FEW, len(_oldest))):
         try:
             serial = _oldest.popleft()
@@ -192,8 +193,9 @@ def _look_at_oldest() -> None:
         if export is not None:
             _oldest.append(serial)
             export.recall_if_dropped()
-            released |= export.lease.references == 0
-    if released:
+            _released += export.lease.references == 0
+    if _released >= MANY:  # each time it looks at all leases
+        _released = 0
         collect_leases()
 
 

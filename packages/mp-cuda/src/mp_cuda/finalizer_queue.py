@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from mp_core import set_thread_name
 from mp_cuda import at_exit, cuda_driver
@@ -33,13 +33,16 @@ RELAXED = 2
 
 
 class Task(Protocol):
-    """Work to do once its object is gone."""
+    """
+    Work to do once its object is gone.
+
+    It has `run()`; or, for a class of which there are many, a static `run_all(tasks)` for several of one device: each
+    call of the driver gives the interpreter lock away, and to get it back takes longer than the call.
+    """
 
     device: int
     after_work: bool
     """Must all earlier work on the device be done first?"""
-
-    def run(self) -> None: ...
 
 
 _tasks: deque[Task] = deque()
@@ -119,7 +122,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
     global _expected
     if not _draining.acquire(blocking=wait):
         return
-    todo: deque[Task] = deque()
+    todo: deque[Any] = deque()
     left: list[Task] = []
     done = 0
     try:
@@ -133,13 +136,20 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
             # One wait for the device covers all tasks queued before it.
             if task.after_work and task.device not in idle:
                 idle[task.device] = wait and _wait_for(task.device)
-            todo.popleft()
+            run_all = getattr(task, "run_all", None)
+            alike = [todo.popleft()]
+            while run_all and todo and type(todo[0]) is type(task) and todo[0].device == task.device:
+                alike.append(todo.popleft())
             if task.after_work and not idle[task.device]:
-                left.append(task)
+                left += alike
                 continue
-            done += not isinstance(task, Link)  # C queues those, without an announcement: see `watch`
+            if not isinstance(task, Link):  # C queues those, without an announcement: see `watch`
+                done += len(alike)
             try:
-                task.run()
+                if run_all:
+                    run_all(alike)
+                else:
+                    task.run()
             except Exception as error:  # the other tasks must still run
                 _log.warning("%s: %r", type(task).__name__, error)
         for function in _closers if close else ():

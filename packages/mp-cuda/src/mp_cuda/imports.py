@@ -28,9 +28,11 @@ from __future__ import annotations
 
 import bisect
 import errno
+import itertools
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from mp_core import LeaseReference, ReceiveError, receive_lease
@@ -101,28 +103,37 @@ class Mapping(_functions.Mapping):
     refused: bool
     """Whether the driver has refused to close it."""
 
-    def close_unless_refused(self) -> bool:
-        """
-        Close the memory. If the driver refuses, it lingers on, with its leases, because the owner must not free it.
 
-        Call it under the lock, with the device idle. Return False also if a message needs it again.
-        """
-        leases = lingering.get(self, ())  # until it is closed
-        if not self.take_out():
-            return False
+def _close(unused: Iterable[Mapping]) -> None:
+    """
+    Close memory. What a message needs again stays open; so does, with its leases, what the driver refuses to close,
+    because the owner must not free it.
+
+    Call it under the lock, with the devices idle.
+    """
+    taken: dict[tuple[str, int], dict[Mapping, Leases]] = {}
+    for mapping in unused:
+        leases = lingering.get(mapping, ())  # they are kept until it is closed
+        if mapping.take_out():
+            taken.setdefault((mapping.transport, mapping.device), {})[mapping] = leases
+    for (name, device), closing in taken.items():
+        codes: tuple[int, ...] = ()
         try:
-            transports.of(self.transport).close(self.device, self.ptr, self.state)
-        except BaseException as error:
-            mappings[self.key] = self
-            lingering[self] = leases
-            if not isinstance(error, DriverError):
-                raise
-            if not self.refused:
-                _log.warning("memory of another process stays open: %s", error)
-            self.refused = True
-            return False
-        _starts[self.device].remove((self.ptr, self))
-        return True
+            codes = transports.of(name).close(device, [(mapping.ptr, mapping.state) for mapping in closing])
+        finally:
+            for (mapping, leases), code in itertools.zip_longest(closing.items(), codes):
+                if code == 0:
+                    _starts[device].remove((mapping.ptr, mapping))
+                else:
+                    _keep_open(mapping, leases, code)
+
+
+def _keep_open(mapping: Mapping, leases: Leases, code: int | None) -> None:
+    mappings[mapping.key] = mapping
+    lingering[mapping] = leases
+    if not mapping.refused:
+        _log.warning("memory of another process stays open: the driver refuses to close it (%s)", code)
+    mapping.refused = True
 
 
 def _opened(key: bytes, device: int, extra: bytes | None) -> Mapping:
@@ -181,7 +192,7 @@ def _close_unused(key: bytes, leases: Leases) -> None:
         mapping = mappings.get(key)
         if mapping is not None and not mapping.users and mapping not in lingering:
             lingering[mapping] = leases
-            mapping.close_unless_refused()
+            _close([mapping])
 
 
 def skip_memory(key: bytes, extra: bytes) -> None:
@@ -223,13 +234,20 @@ class _Close(Link):
 
     after_work = True
 
-    def run(self) -> None:
+    @staticmethod
+    def run_all(tasks: list[_Close]) -> None:
+        now = time.monotonic()
         with _lock:
-            mapping: Mapping = self.mapping
-            if not mapping.drop_user(self.leases):
-                mapping.last_used = time.monotonic()
-                if _may_linger(mapping, self.leases) or not mapping.close_unless_refused():
-                    finalizer_queue.wake_watch()
+            unused: list[Mapping] = []
+            for task in tasks:
+                mapping: Mapping = task.mapping
+                if not mapping.drop_user(task.leases):
+                    mapping.last_used = now
+                    if not _may_linger(mapping, task.leases):
+                        unused.append(mapping)
+            _close(unused)
+        if lingering:
+            finalizer_queue.wake_watch()
         _close_expired()
 
 
@@ -256,16 +274,15 @@ finalizer_queue.closes(_close_all_lingering)
 
 def _close_lingering(used_before: float | None) -> None:
     with _lock:
-        for mapping, leases in list(lingering.items()):
-            if (
-                used_before is None
-                or mapping.last_used <= used_before
-                or mapping.refused
-                or leases[0].recalled
-                or not leases[0].owner_alive
-            ):
-                mapping.close_unless_refused()
-            del leases
+        _close(
+            mapping
+            for mapping, leases in list(lingering.items())
+            if used_before is None
+            or mapping.last_used <= used_before
+            or mapping.refused
+            or leases[0].recalled
+            or not leases[0].owner_alive
+        )
 
 
 def find(ptr: int, device: int) -> Received | None:
@@ -292,8 +309,7 @@ def close_all() -> None:
     with _lock:
         _closing = True
         for mapping in list(mappings.values()):
-            for task in [received.take() for received in mapping.received()]:
-                task.run()
+            _Close.run_all([received.take() for received in mapping.received()])
         _close_lingering(None)
 
 

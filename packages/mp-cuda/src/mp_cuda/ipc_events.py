@@ -13,10 +13,11 @@ A process may have 4096 such events. If no event is available, the sender waits 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from mp_core import collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda._functions import Event, Reference, destroy_event, forget, free_events, set_hooks
+from mp_cuda._functions import Event, Reference, destroy_events, forget, free_events, set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["close_all", "counts", "make_event", "open_event"]
@@ -54,8 +55,10 @@ class _Destroy:
     def __init__(self, device: int, event: int) -> None:
         self.device, self.event = device, event
 
-    def run(self) -> None:
-        destroy_event(self.device, self.event)
+    @staticmethod
+    def run_all(tasks: list[Any]) -> None:
+        codes = destroy_events(tasks[0].device, tuple(task.event for task in tasks))
+        cuda_driver.check_codes("cuEventDestroy", codes)
 
 
 def open_event(device: int, home: Reference, handle: bytes) -> Event | None:

@@ -22,8 +22,10 @@ class _Free:
     def __init__(self, device: int, ptr: int) -> None:
         self.device, self.ptr = device, ptr
 
-    def run(self) -> None:
-        free_memory(self.device, self.ptr)
+    @staticmethod
+    def run_all(tasks: list[Any]) -> None:
+        codes = free_memory(tasks[0].device, tuple(task.ptr for task in tasks))
+        cuda_driver.check_codes("cuMemFree", codes)
 
 
 class Allocation:

@@ -23,8 +23,8 @@ class Transport(Protocol):
     def skip(self, extra: bytes) -> None:
         """Discard *extra*: the memory is already open."""
 
-    def close(self, device: int, ptr: int, state: Any) -> None:
-        """Close what `open` returned. The device is idle."""
+    def close(self, device: int, memories: list[tuple[int, Any]]) -> tuple[int, ...]:
+        """Close what `open` has returned, on an idle device. Return what the driver says of each, 0 if it is closed."""
 
 
 NAMES = ("handle", "pool")

@@ -22,5 +22,5 @@ def skip(extra: bytes) -> None:
     pass
 
 
-def close(device: int, ptr: int, state: Any) -> None:
-    close_memory(device, ptr)
+def close(device: int, memories: list[tuple[int, Any]]) -> tuple[int, ...]:
+    return close_memory(device, tuple(ptr for ptr, _ in memories))

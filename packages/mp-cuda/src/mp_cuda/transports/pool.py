@@ -12,6 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_cuda import cuda_driver
+from mp_cuda.errors import DriverError
 from mp_cuda.pointer import AllocationInfo
 
 __all__ = ["close", "export", "open", "skip"]
@@ -59,8 +60,16 @@ def _fetched(extra: bytes) -> int:
     return int(ForkingPickler.loads(extra).detach())
 
 
-def close(device: int, ptr: int, state: Any) -> None:
+def close(device: int, memories: list[tuple[int, Any]]) -> tuple[int, ...]:
     with cuda_driver.guard(device):
+        return tuple(_closed(ptr, pool) for ptr, pool in memories)
+
+
+def _closed(ptr: int, pool: Any) -> int:
+    try:
         cuda_driver.call("cuMemFreeAsync", ptr, 0)
         cuda_driver.call("cuStreamSynchronize", 0)
-        cuda_driver.call("cuMemPoolDestroy", state)
+        cuda_driver.call("cuMemPoolDestroy", pool)
+    except DriverError as error:
+        return error.code
+    return 0
