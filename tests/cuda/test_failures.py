@@ -8,6 +8,7 @@ import pickle
 import signal
 import struct
 import threading
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import peer as p
@@ -19,6 +20,7 @@ from support.waiting import until
 import mp_cuda
 from mp_core import Lease
 from mp_cuda import cuda_driver, exports, finalizer_queue, imports, ipc_events, reduce
+from mp_cuda._functions import set_hooks
 from mp_cuda.process_identity import Process
 from mp_cuda.transports import handle as by_handle
 from mp_cuda.wire import Key
@@ -226,8 +228,6 @@ def test_two_threads_that_receive_one_event_at_once_get_one_event(
 
 
 def event_shared_twice(name: str) -> list[bytes]:
-    from multiprocessing.reduction import ForkingPickler
-
     p.KEPT[name] = mp_cuda.Event(interprocess=True, device=0)
     return [bytes(ForkingPickler.dumps(p.KEPT[name])) for _ in range(2)]
 
@@ -327,6 +327,47 @@ def die_when_packing() -> None:
 
     first_offer = exports.Export.first_offer
     exports.Export.first_offer = die  # type: ignore[method-assign]
+
+
+@pytest.mark.needs_stub
+def test_a_sender_killed_when_it_records_the_event_leaves_nothing(mortal: p.Peer) -> None:
+    mortal.call(die_in, "cuEventRecord")
+    mortal.begin(p.make, "a", b"recorded")
+    mortal.process.join(p.WAIT_S)
+    assert mortal.process.exitcode == -9
+    with pytest.raises(EOFError):
+        mortal.connection.recv()
+
+
+@pytest.mark.needs_stub
+def test_a_receiver_killed_when_it_waits_for_the_event_releases_everything(mortal: p.Peer) -> None:
+    mortal.call(die_in, "cuStreamWaitEvent")
+    mortal.begin(p.keep, "a", mp_cuda.from_host(b"waiting"))
+    mortal.process.join(p.WAIT_S)
+    assert mortal.process.exitcode == -9
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def die_in(function: str) -> None:
+    def die(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    mp_cuda.from_host(b"ready")
+    set_hooks(driver_failed=die)
+    p.fail(function, 1)
+
+
+@pytest.mark.needs_stub
+@pytest.mark.parametrize("how", ["alone", "few", "beside a pickle"])
+def test_a_message_whose_event_cannot_be_recorded_is_not_sent(stub: Stub, how: str) -> None:
+    array = mp_cuda.from_host(b"work")
+    thing = {"alone": array, "few": [array, 1], "beside a pickle": [array, {1}]}[how]
+    stub.fail("cuEventRecord", 1, 2)
+    with pytest.raises(mp_cuda.DriverError, match="cuEventRecord"):
+        ForkingPickler.dumps(thing)
+    stub.fail("", 0, 0)
+    assert mp_cuda.wait_released(p.WAIT_S)
+    ForkingPickler.loads(ForkingPickler.dumps(thing))
 
 
 def test_a_process_that_waits_at_exit_stays_until_its_receivers_are_done(mortal: p.Peer) -> None:

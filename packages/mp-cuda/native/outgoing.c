@@ -21,7 +21,18 @@
  *
  * Note [A message that fails]
  *   mp-core discards the offers of a message that is not sent. Here an export without any offer is
- *   dropped, and the slots of events are free again. */
+ *   dropped, and the slots of events are free again.
+ *
+ * Note [A sender that is killed]
+ *
+ *     surveyed        exports without an offer: they are memory of this process, and end with it
+ *     offers made     in flight, and noted as of a message that nobody has sent: the reaper of mp-core
+ *                     discards them
+ *     events taken    slots that nobody clears any more: they end with their lease
+ *     recorded        the work ends with the process, and the driver calls the event done
+ *     sent            the receiver gets the offer, asks whether the owner lives before it opens memory,
+ *                     and raises ProducerGoneError; of memory that it has open it is told
+ *                     (producer_alive), and closes it when its arrays are gone */
 #include <string.h>
 
 #include "native.h"
