@@ -1,7 +1,7 @@
 """Build the sdists and wheels of all packages for the upload: `nox -s build` puts them into dist/.
 
-Each wheel is made from its sdist. Those of mp-core, mp-reductions and mp-torch are compiled for this machine, by zig
-against glibc 2.28 if ziglang is installed, otherwise by this machine's compiler against this machine's glibc;
+Each wheel is made from its sdist. Those of mp-core, mp-reductions, mp-cuda and mp-torch are compiled for this machine,
+by zig against glibc 2.28 if ziglang is installed, otherwise by this machine's compiler against this machine's glibc;
 auditwheel gives each the tag that its symbols allow. `other_wheels` compiles them for other machines. The rest is pure
 Python. The time of the last commit is the time of everything inside, so the same sources give the same bytes.
 """
@@ -28,6 +28,7 @@ PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-c
 COMPILED = {
     "mp_core": ["mp_core/_libshm.abi3.so", "mp_core/shm-manager"],
     "mp_reductions": ["mp_reductions/_native.abi3.so"],
+    "mp_cuda": ["mp_cuda/_native.abi3.so"],
     "mp_torch": ["mp_torch/_native.abi3.so"],
 }
 GLIBC = "2.28"  # of RHEL 8 and Debian 10; no maintained distribution is older

@@ -21,7 +21,7 @@ from tools.distributions import COMPILED, PACKAGES
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
-ALONE = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-torch", "mp-all"]
+ALONE = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-cuda", "mp-torch", "mp-all"]
 NUMPY = ["mp-reductions", "mp-all"]  # packages that are also tested with the lowest NumPy
 LOWEST = "numpy==1.26.*"
 HAVE_LOWEST = ["3.11", "3.12"]  # interpreters with wheels of this NumPy

@@ -1,9 +1,9 @@
 """Build the compiled wheels for other Linux systems with zig, from the sdists in dist/: a part of `nox -s build`.
 
-mp-core, mp-reductions and mp-torch are compiled for aarch64 with glibc, and for x86-64 and aarch64 with musl (Alpine).
-zig brings the C library of each target. CPython's and NumPy's headers are those of this machine: both systems have the
-same sizes of types, and the stable ABI does not depend on more. The wheels are checked as those of the upload are, and
-for the machine and the C library that they are made for.
+mp-core, mp-reductions, mp-cuda and mp-torch are compiled for aarch64 with glibc, and for x86-64 and aarch64 with musl
+(Alpine). zig brings the C library of each target. CPython's and NumPy's headers are those of this machine: both systems
+have the same sizes of types, and the stable ABI does not depend on more. The wheels are checked as those of the upload
+are, and for the machine and the C library that they are made for.
 """
 
 from __future__ import annotations

@@ -10,14 +10,13 @@ import threading
 from collections import ChainMap
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 import mp_all as mp
 from mp_core import reducers
-from mp_core.native import message_part
 
 TABLE: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 
@@ -150,70 +149,3 @@ def test_loads_reads_one_pickle_and_leaves_what_follows() -> None:
             message = bytes(ForkingPickler.dumps(first))
         assert ForkingPickler.loads(second)[0].tolist() == shared.tolist()
         ForkingPickler.loads(message)
-
-
-class Part:
-    """What a reducer keeps for all objects of one message."""
-
-    made: ClassVar[list[Part]] = []
-
-    def __init__(self) -> None:
-        self.objects, self.finished = 0, 0
-        Part.made.append(self)
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
-class Counted:
-    def __init__(self, fails: bool = False) -> None:
-        self.fails = fails
-
-    def __reduce__(self) -> Any:
-        part = message_part(Part)
-        part.objects += 1
-        assert not part.finished
-        if self.fails:
-            raise OSError("cannot be pickled")
-        return int, (part.objects,)
-
-
-@pytest.fixture
-def parts() -> Iterator[list[Part]]:
-    Part.made = []
-    yield Part.made
-    Part.made = []
-
-
-def test_the_reducers_of_one_message_share_a_part_that_is_finished_before_it_is_sent(
-    ctx: Any, parts: list[Part]
-) -> None:
-    queue = ctx.SimpleQueue()
-    queue.put([Counted(), Counted()])
-    queue.put(Counted())
-    assert [(part.objects, part.finished) for part in parts] == [(2, 1), (1, 1)]
-    assert [queue.get(), queue.get()] == [[1, 2], 1]
-    queue.close()
-
-
-def test_the_part_of_a_message_that_fails_is_not_finished(parts: list[Part]) -> None:
-    with pytest.raises(OSError, match="cannot be pickled"):
-        ForkingPickler.dumps([Counted(), Counted(fails=True)])
-    assert [(part.objects, part.finished) for part in parts] == [(2, 0)]
-
-
-def test_a_message_whose_part_cannot_be_finished_is_not_sent(
-    parts: list[Part], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Part) -> None:
-        raise OSError("no event")
-
-    monkeypatch.setattr(Part, "finish", fail)
-    lease = mp.Lease(lambda: None)
-    with pytest.raises(OSError, match="no event"):
-        ForkingPickler.dumps([lease, Counted()])
-    assert lease.references == 0
-
-
-def test_no_part_is_made_outside_of_a_message() -> None:
-    assert message_part(Part) is None

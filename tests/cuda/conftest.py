@@ -47,8 +47,18 @@ def driver() -> Iterator[device.Stub | None]:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler to build the stub driver with")
     stub = device.Stub()
+    send_once()
     yield stub
     stub.close()
+
+
+def send_once() -> None:
+    """
+    Send an array: a process that has done so keeps a descriptor, with its numbers for others.
+    """
+    mp_cuda.share(mp_cuda.from_host(b"warm"))
+    mp_cuda.ipc_collect()
+    assert mp_cuda.wait_released(20)
 
 
 def warm_up() -> None:
@@ -56,6 +66,7 @@ def warm_up() -> None:
     Use the device by each library that is installed: they open descriptors at their first use, which are no leaks.
     """
     mp_cuda.from_host(b"warm").copy_to_host()
+    send_once()
     for name, use in (("torch", "torch.ones(1, device='cuda')"), ("cupy", "cupy.ones(1)")):
         if importlib.util.find_spec(name) is not None:
             exec(f"import {name}\n{use}")

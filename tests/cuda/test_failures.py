@@ -6,7 +6,9 @@ import gc
 import os
 import pickle
 import signal
+import struct
 import threading
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import peer as p
@@ -17,10 +19,11 @@ from support.waiting import until
 
 import mp_cuda
 from mp_core import Lease
-from mp_cuda import cuda_driver, exports, finalizer_queue, imports, ipc_events, process_identity
-from mp_cuda.messages import Outgoing
+from mp_cuda import cuda_driver, exports, finalizer_queue, imports, ipc_events, reduce
+from mp_cuda._functions import set_hooks
+from mp_cuda.process_identity import Process
 from mp_cuda.transports import handle as by_handle
-from mp_cuda.wire import Memory, MemoryKey
+from mp_cuda.wire import Key
 
 # Seconds for a second thread to enter code that only one may be in.
 RACE_S = 0.3
@@ -88,7 +91,7 @@ def no_memory_for_arrays() -> None:
     def fail(*args: Any) -> None:
         raise MemoryError
 
-    imports.Received.__init__ = fail  # type: ignore[assignment, method-assign]
+    imports.Received = fail  # type: ignore[assignment, misc]
 
 
 @pytest.mark.needs_stub
@@ -109,17 +112,26 @@ def test_an_equal_handle_of_another_process_is_another_allocation(
     """Pids are reused, and the driver's handle may contain nothing else."""
     pointers = iter([0x7000_0000, 0x7000_1000])
     monkeypatch.setattr(by_handle, "open", lambda *args: (next(pointers), None))
-    monkeypatch.setattr(by_handle, "close", lambda *args: None)
+    monkeypatch.setattr(by_handle, "close", lambda device, memories: (0,) * len(memories))
     received = []
     for nonce, offer in zip((b"-first--", b"-second-", b"-first--"), peer.call(offers, "lease", 3), strict=True):
-        delivery = imports.receive_message(peer.process.pid or 0, nonce, 1, offer)
-        key = MemoryKey(delivery.owner, 7, b"equal" * 12 + b"----")
-        received.append(imports.receive_memory(delivery, Memory("handle", cuda_driver.uuid_of(0), key, 100)))
-    assert [r.mapping.ptr for r in received] == [0x7000_0000, 0x7000_1000, 0x7000_0000]
-    del received, delivery
+        key = Key(peer.process.pid or 0, nonce, cuda_driver.uuid_of(0), 7, 100, 0, b"equal" * 12 + b"----")
+        received.append(array_of(key, offer))
+    assert [r.ptr for r in received] == [0x7000_0000, 0x7000_1000, 0x7000_0000]
+    del received
     gc.collect()
     mp_cuda.ipc_collect()
     assert mp_cuda.ipc_stats()["mappings"] == 0
+
+
+def array_of(key: Key, offer: bytes) -> Any:
+    """Receive an array of 100 bytes on the allocation, by a message of one lease and one allocation."""
+    lease = struct.pack("=QI8sI", 1, key.pid, key.nonce, 0)
+    packed = key.packed()
+    memory = struct.pack("=HHHHII", 0, 1, len(packed), 0, 0, 0) + packed
+    table = struct.pack("=IHHHH", 4, 1, 1, 0, 0) + lease + memory
+    layout = struct.pack("=IHBBBBHHHqq", 0, 0, 1, 0, 1, 0, 8, 1, 0, 0, 100)
+    return reduce.rebuild_array(reduce.receive_table((offer,), table), layout)
 
 
 def offers(name: str, count: int) -> list[bytes]:
@@ -127,12 +139,21 @@ def offers(name: str, count: int) -> list[bytes]:
     return [p.KEPT[name].offer() for _ in range(count)]
 
 
+class LeaseOf:
+    """A lease of a process that lives."""
+
+    owner_alive = True
+
+    def __init__(self, owner: Process) -> None:
+        self.owner = owner
+
+
 def test_an_equal_event_of_another_process_is_another_event(peer: p.Peer) -> None:
     handle = peer.call(event_handle, "e")
-    one, another = (process_identity.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
-    first = ipc_events.open_event(0, one, handle, lambda: True)
-    assert ipc_events.open_event(0, another, handle, lambda: True) is not first
-    assert ipc_events.open_event(0, one, handle, lambda: True) is first
+    one, another = (LeaseOf(Process(7, nonce)) for nonce in (b"-first--", b"-second-"))
+    first = ipc_events.open_event(0, one, handle)
+    assert ipc_events.open_event(0, another, handle) is not first
+    assert ipc_events.open_event(0, one, handle) is first
     del first
     ipc_events.close_all()
     gc.collect()
@@ -207,8 +228,6 @@ def test_two_threads_that_receive_one_event_at_once_get_one_event(
 
 
 def event_shared_twice(name: str) -> list[bytes]:
-    from multiprocessing.reduction import ForkingPickler
-
     p.KEPT[name] = mp_cuda.Event(interprocess=True, device=0)
     return [bytes(ForkingPickler.dumps(p.KEPT[name])) for _ in range(2)]
 
@@ -261,7 +280,8 @@ def test_waiting_for_receivers_respects_its_timeout_while_this_process_works(
 
 def test_a_send_that_fails_half_way_keeps_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_use() -> int:
-        return len(ipc_events._made) - sum(len(free) for free in ipc_events._free.values())
+        made, free, _ = ipc_events.counts()
+        return made - free
 
     def fail(*args: Any, **more: Any) -> Any:
         raise OSError(24, "Too many open files")
@@ -300,11 +320,54 @@ def test_a_sender_killed_between_export_and_send_leaves_nothing(mortal: p.Peer) 
 
 
 def die_when_packing() -> None:
-    def die(message: Outgoing) -> Any:
-        assert message.fresh().export.lease.references == 1
+    def die(export: exports.Export) -> Any:
+        offer = first_offer(export)
+        assert export.lease.references == 1 and offer
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Outgoing.finish = die  # type: ignore[method-assign]
+    first_offer = exports.Export.first_offer
+    exports.Export.first_offer = die  # type: ignore[method-assign]
+
+
+@pytest.mark.needs_stub
+def test_a_sender_killed_when_it_records_the_event_leaves_nothing(mortal: p.Peer) -> None:
+    mortal.call(die_in, "cuEventRecord")
+    mortal.begin(p.make, "a", b"recorded")
+    mortal.process.join(p.WAIT_S)
+    assert mortal.process.exitcode == -9
+    with pytest.raises(EOFError):
+        mortal.connection.recv()
+
+
+@pytest.mark.needs_stub
+def test_a_receiver_killed_when_it_waits_for_the_event_releases_everything(mortal: p.Peer) -> None:
+    mortal.call(die_in, "cuStreamWaitEvent")
+    mortal.begin(p.keep, "a", mp_cuda.from_host(b"waiting"))
+    mortal.process.join(p.WAIT_S)
+    assert mortal.process.exitcode == -9
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def die_in(function: str) -> None:
+    def die(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    mp_cuda.from_host(b"ready")
+    set_hooks(driver_failed=die)
+    p.fail(function, 1)
+
+
+@pytest.mark.needs_stub
+@pytest.mark.parametrize("how", ["alone", "few", "beside a pickle"])
+def test_a_message_whose_event_cannot_be_recorded_is_not_sent(stub: Stub, how: str) -> None:
+    array = mp_cuda.from_host(b"work")
+    thing = {"alone": array, "few": [array, 1], "beside a pickle": [array, {1}]}[how]
+    stub.fail("cuEventRecord", 1, 2)
+    with pytest.raises(mp_cuda.DriverError, match="cuEventRecord"):
+        ForkingPickler.dumps(thing)
+    stub.fail("", 0, 0)
+    assert mp_cuda.wait_released(p.WAIT_S)
+    ForkingPickler.loads(ForkingPickler.dumps(thing))
 
 
 def test_a_process_that_waits_at_exit_stays_until_its_receivers_are_done(mortal: p.Peer) -> None:

@@ -21,12 +21,12 @@ pytestmark = pytest.mark.needs_gpu
 def test_the_driver_reports_the_pointer_attributes_that_the_code_expects() -> None:
     array = mp_cuda.empty(1 << 20, "uint8")
     with cuda_driver.guard(0):
-        own = allocation_of(array.ptr, 0, array.nbytes)
+        own = allocation_of(0, array.ptr, 0, array.nbytes)
     assert own.legacy and not own.pool and not own.managed and not own.host
     with cuda_driver.guard(0):
         ptr = int(cuda_driver.call("cuMemAllocAsync", 1 << 20, 0))
         try:
-            pooled = allocation_of(ptr, 0, 1 << 20)
+            pooled = allocation_of(0, ptr, 0, 1 << 20)
         finally:
             cuda_driver.call("cuMemFreeAsync", ptr, 0)
     assert pooled.pool and not pooled.legacy and not pooled.pool_exportable

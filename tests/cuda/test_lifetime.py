@@ -194,12 +194,42 @@ def die_when_opening() -> None:
 
 
 def test_damaged_messages_are_errors() -> None:
-    function, args = mp_cuda.share(mp_cuda.from_host(b"whole")).__reduce__()
-    with pytest.raises(ValueError, match="damaged"):
-        function(*args[:-1])
+    function, (offers, table, layout, *more) = mp_cuda.share(mp_cuda.from_host(b"whole")).__reduce__()
+    for parts in (
+        (offers, table, layout),
+        (offers, b"", layout, *more),
+        (offers[:0], table, layout, *more),
+        ((b"short",), table, layout, *more),
+        (offers, None, layout, *more),
+    ):
+        with pytest.raises(ValueError, match="damaged"):
+            function(*parts)
     with pytest.raises(ValueError, match="version 99"):
-        function(99, *args[1:])
+        function(offers, b"\x63" + table[1:], layout, *more)
     mp_cuda.ipc_collect(in_flight_older_than=0)
+
+
+@pytest.mark.parametrize("damage", ["no end", "a lease too many", "an array outside of its memory", "half a layout"])
+def test_a_message_that_is_damaged_behind_its_lease_keeps_no_reference(peer: p.Peer, damage: str) -> None:
+    _, (offers, table, layout, *more) = mp_cuda.share(mp_cuda.from_host(b"whole")).__reduce__()
+    if damage == "no end":
+        table = table[:-1]
+    elif damage == "a lease too many":
+        at = 12 + 24  # of the first allocation
+        table = table[:at] + b"\7" + table[at + 1 :]
+    elif damage == "half a layout":
+        layout = layout[:-8]
+    else:
+        layout = layout[:16] + (1).to_bytes(8, "little") + layout[24:]
+    with pytest.raises(ValueError, match="damaged"):
+        peer.call(rebuilt, (offers, table, layout, *more))
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def rebuilt(parts: tuple[Any, ...]) -> None:
+    from mp_cuda.reduce import rebuild_alone
+
+    rebuild_alone(*parts)
 
 
 @pytest.mark.needs_stub
@@ -268,3 +298,26 @@ def test_many_arrays_leave_nothing_behind(peer: p.Peer, stub: Stub) -> None:
     # Events return to the pool: no more are made than are in flight at one time.
     assert mp_cuda.ipc_stats()["pool_events"] <= made + 50
     assert until(lambda: peer.call(p.stats)["mappings"] == 0)
+
+
+@pytest.mark.needs_stub
+def test_a_message_with_any_wrong_byte_is_an_error_or_arrives() -> None:
+    """Each byte of the table and of the layout, in turn; no reference is left behind in any case."""
+    from mp_cuda.reduce import rebuild_alone
+
+    array = mp_cuda.from_host(b"wrong")
+    _, (_, table, layout, *_) = mp_cuda.share(array).__reduce__()
+    mp_cuda.ipc_collect(in_flight_older_than=0)
+    errors = (ValueError, mp_cuda.MpCudaError, OverflowError)
+    for at in range(len(table) + len(layout)):
+        _, (offers, table, layout, *more) = mp_cuda.share(array).__reduce__()
+        if at < len(table):
+            table = table[:at] + bytes([table[at] ^ 0x41]) + table[at + 1 :]
+        else:
+            at -= len(table)
+            layout = layout[:at] + bytes([layout[at] ^ 0x41]) + layout[at + 1 :]
+        try:
+            rebuild_alone(offers, table, layout, *more)
+        except errors:
+            pass
+    mp_cuda.ipc_collect(in_flight_older_than=0)

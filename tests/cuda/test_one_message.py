@@ -20,10 +20,11 @@ from test_order import fill
 
 import mp_all as mp
 import mp_cuda
-from mp_cuda import ipc_events
+from mp_cuda import cuda_driver, ipc_events
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
 from mp_cuda.exports import exports
+from mp_cuda.pointer import allocation_of
 
 pytestmark = pytest.mark.needs_stub
 
@@ -335,23 +336,21 @@ def test_memory_whose_owner_dies_while_it_is_opened_is_not_given_out(
 
 def test_the_driver_opens_the_memory_of_a_dead_process(mortal: p.Peer) -> None:
     """If this fails, the stub behaves otherwise than an H100."""
-    from mp_cuda import cuda_driver
     from mp_cuda.transports import handle
 
-    _, (_, _, memory, *_) = mortal.call(taken_apart, b"ghost")
+    memory = mortal.call(handle_of, b"ghost")
     mortal.kill()
     with cuda_driver.guard(0):
         ptr, state = handle.open(0, memory, None)
-        handle.close(ptr, state)
+        handle.close(0, [(ptr, state)])
 
 
-def taken_apart(data: bytes) -> Any:
-    from mp_cuda.messages import Outgoing, described
+def handle_of(data: bytes) -> bytes:
+    from mp_cuda.transports import handle
 
-    message = Outgoing()
-    handle = described(p.make("a", data), message).memory.key.handle
-    message.drop()
-    return None, (None, None, handle)
+    array = p.make("a", data)
+    with cuda_driver.guard(0):
+        return handle.export(allocation_of(0, array.ptr, 0, array.nbytes))[0]
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------

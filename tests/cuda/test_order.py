@@ -16,7 +16,8 @@ from device import Stub
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import cuda_driver, policy, stream
+from mp_cuda import cuda_driver, stream
+from mp_cuda._functions import synchronize
 from mp_cuda.array import DeviceArray
 
 
@@ -79,23 +80,27 @@ def test_a_queue_waits_for_the_whole_device_when_the_stream_is_unknown(peer: p.P
 
 @pytest.mark.needs_stub
 @pytest.mark.parametrize("how", ["limit", "driver"])
-def test_without_events_the_sender_waits_instead(
-    peer: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    from mp_cuda import ipc_events
-
-    monkeypatch.setattr(ipc_events, "_free", {})
+def test_without_events_the_sender_waits_instead(mortal: p.Peer, stub: Stub, how: str) -> None:
     if how == "limit":
-        monkeypatch.setattr(policy, "event_pool", 0)
+        mortal.call(no_events)
     else:
-        stub.fail("cuEventCreate", 2, 1)
-    work = mp_cuda.Stream(0)
+        mortal.call(p.fail, "cuEventCreate", 2, 1)
+    assert mortal.call(filled).copy_to_host() == b"WWWWW"
+    assert mortal.call(p.stats)["pool_events"] == 0
+
+
+def no_events() -> None:
+    mp_cuda.set_policy(event_pool=0)
+
+
+def filled() -> Any:
+    work = p.KEPT["work"] = mp_cuda.Stream(0)
     array = mp_cuda.from_host(b"early")
-    fill(stub, work, array, ord("W"))
+    with cuda_driver.guard(0):
+        cuda_driver.call("cuMemsetD8Async", array.ptr, ord("W"), array.nbytes, stream.as_stream(work))
     shared = mp_cuda.share(array, stream=work)
-    assert not shared._message._recorded
     assert work.query()
-    assert peer.call(p.bytes_of, shared) == b"WWWWW"
+    return shared
 
 
 @pytest.mark.needs_stub
@@ -115,7 +120,7 @@ def test_other_threads_run_while_one_waits_in_the_driver(peer: p.Peer, stub: Stu
     """The bindings 12.9.0 hold the interpreter lock meanwhile, although the awaited work may need it."""
     work = mp_cuda.Stream(0)
     stub.stop_at(work.ptr, gate)
-    waiting = threading.Thread(target=cuda_driver.synchronize, args=(0,))
+    waiting = threading.Thread(target=synchronize, args=(0,))
     peer.begin(open_later, gate, 0.5)
     waiting.start()
     steps = 0

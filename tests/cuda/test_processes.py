@@ -383,3 +383,24 @@ def test_the_bug_report_says_that_there_is_no_device_or_no_driver(tmp_path: Path
     assert "none can be used: cuInit failed: CUDA_ERROR_NO_DEVICE (100)" in no_device
     no_driver = succeeded(run_script(tmp_path, text, LD_LIBRARY_PATH="")).split("CUDA\n")[1]
     assert "none can be used: no CUDA driver could be loaded" in no_driver
+
+
+def test_without_libshm_arrays_are_used_and_sending_one_says_why_not(tmp_path: Path) -> None:
+    text = """
+        from multiprocessing.reduction import ForkingPickler
+        import mp_all
+        import mp_cuda
+
+        array = mp_cuda.from_host(b"alone")
+        print(array.copy_to_host(), array.strides)
+        for send in ForkingPickler.dumps, mp_cuda.share:
+            try:
+                send(array)
+            except mp_cuda.MpCudaError as error:
+                print(error)
+        del array
+        mp_cuda.ipc_collect()
+    """
+    first, *refusals = succeeded(run_script(tmp_path, text, MP_WITHOUT_LIBSHM="1")).splitlines()
+    assert first == "b'alone' (1,)"
+    assert len(refusals) == 2 and all("cannot be sent without libshm" in line for line in refusals)

@@ -9,14 +9,14 @@ from typing import Any
 
 import peer as p
 import pytest
-import stub_torch
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
 import mp_cuda
-from mp_cuda.adapters import torch as adapter
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch has it")
+adapter = pytest.importorskip("mp_cuda.adapters.torch")
+stub_torch = pytest.importorskip("stub_torch")
 pytestmark = pytest.mark.needs_stub
 
 

@@ -110,7 +110,7 @@ def test_mp_core_and_mp_reductions_do_not_name_torch() -> None:
     assert not named, "only mp-torch and mp-all know torch:\n" + "\n".join(named)
 
 
-COMPILED = [f"packages/{package}/native" for package in ("mp-core", "mp-reductions", "mp-torch")]
+COMPILED = [f"packages/{package}/native" for package in ("mp-core", "mp-reductions", "mp-cuda", "mp-torch")]
 
 
 @pytest.mark.parametrize("folder", ["libshm/src", *COMPILED])

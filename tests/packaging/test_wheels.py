@@ -100,6 +100,7 @@ BUILDS = [name for name in ("hatchling", "cffi", "setuptools", "numpy") if impor
         ("mp-core", ["cc"], None, "make", "make"),
         ("mp-core", [], None, "make, a C compiler ('cc'; CC names another)", "make gcc libc6-dev"),
         ("mp-reductions", [], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
+        ("mp-cuda", [], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
         ("mp-torch", [], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
     ],
 )

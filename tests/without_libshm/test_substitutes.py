@@ -31,6 +31,8 @@ LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_hand
 @needs_libshm
 def test_the_substitute_has_the_functions_of_libshm() -> None:
     from mp_core import _compiled, _library
+    from mp_cuda import _native as mp_cuda_native
+    from mp_cuda import _uncompiled as mp_cuda_uncompiled
     from mp_reductions import _native
     from mp_torch import _native as mp_torch_native
     from mp_torch import _uncompiled as mp_torch_uncompiled
@@ -44,6 +46,7 @@ def test_the_substitute_has_the_functions_of_libshm() -> None:
         "rebuild_view",
     }  # of its pickles
     assert set(_uncompiled.__all__) - here == {"reduce_small"}
+    assert set(mp_cuda_uncompiled.__all__) == {name for name in vars(mp_cuda_native) if not name.startswith("_")}
     assert set(mp_torch_uncompiled.__all__) == {name for name in vars(mp_torch_native) if not name.startswith("_")}
     assert portable.counters().keys() == _library.counters().keys()
     assert portable.library_name() == _compiled.library_name()
@@ -107,7 +110,7 @@ def test_both_read_any_number_of_bytes_alike(before: str, whole: int, part: str,
 
 @pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="needs hatchling, in the group build")
 @pytest.mark.parametrize("platform", ["linux", "macos"])
-@pytest.mark.parametrize("package", ["mp-core", "mp-reductions", "mp-torch"])
+@pytest.mark.parametrize("package", ["mp-core", "mp-reductions", "mp-cuda", "mp-torch"])
 def test_a_wheel_without_the_compiled_is_built_without_a_compiler(package: str, platform: str, tmp_path: Path) -> None:
     environment = {**os.environ, "CC": "/no/such/compiler", "PATH": "/no/such/folder"}
     if platform == "linux":

@@ -29,6 +29,9 @@ READS_MESSAGES = [
     "tests/channel/test_functions.py",
     "tests/channel/test_plain_objects.py",
     "tests/core/test_large_bytes.py",
+    "tests/cuda/test_lifetime.py",
+    "tests/cuda/test_one_message.py",
+    "tests/cuda/test_sharing.py",
     "tests/core/test_picklers.py",
     "tests/reductions/test_fast_path.py",
     "tests/reductions/test_many_arrays.py",
@@ -58,7 +61,7 @@ def extensions_asan(session: nox.Session) -> None:
     """Test what the C extensions read from messages under the address and undefined behaviour sanitizers."""
     install_all(session, "test", "build", "containers")
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
-    packages = ["./packages/mp-core", "./packages/mp-reductions", "./packages/mp-torch"]
+    packages = ["./packages/mp-core", "./packages/mp-reductions", "./packages/mp-cuda", "./packages/mp-torch"]
     build = ["--force-reinstall", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
     session.install(*build, *packages, env={"CFLAGS": flags, "LDFLAGS": flags})
     # The libraries of the sanitizers, before anything else; every object is one of malloc's.

@@ -7,6 +7,11 @@ static void copy_ends(uint64_t began, uint64_t nbytes)
     mp_timeline_span(began, MP_LEAST_NS, MP_COPY, MP_INTO, nbytes, 0);
 }
 
+static void device_memory(uint64_t began, uint64_t nbytes, int is_sent)
+{
+    mp_timeline_span(began, 0, MP_PICKLE, is_sent ? MP_INTO : 0, nbytes, 0);
+}
+
 static const mp_core_api api = {
     .version = MP_CORE_API_VERSION,
     .strategy = &mp_strategy,
@@ -36,10 +41,14 @@ static const mp_core_api api = {
     .read_pack = mp_read_pack,
     .write_block = mp_write_block,
     .read_block = mp_read_block,
+    .memo_add = mp_memo_add,
+    .memo_take = mp_memo_take,
+    .lease_owner_lives = mp_lease_owner_lives,
     .release_place = mp_release_place,
     .make_global = mp_make_global,
     .copy_begins = mp_timeline_begin,
     .copy_ends = copy_ends,
+    .device_memory = device_memory,
 };
 
 PyObject *mp_api_capsule(void)

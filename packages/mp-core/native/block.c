@@ -236,6 +236,18 @@ static PyObject *buffer_sign(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+int mp_lease_owner_lives(const mpshm_block *block)
+{
+    uint32_t word = *(volatile uint32_t *)block->data;
+    int lives = mpshm_word_lives(block, word, MPSHM_NOWAIT);
+
+    if (lives == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS lives = mpshm_word_lives(block, word, 0);
+        Py_END_ALLOW_THREADS
+    }
+    return lives;
+}
+
 static PyObject *buffer_signer_lives(PyObject *op, PyObject *unused)
 {
     const mpshm_block *block = &((Buffer *)op)->block;
@@ -243,13 +255,22 @@ static PyObject *buffer_signer_lives(PyObject *op, PyObject *unused)
 
     if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
         return refuse_empty();
-    uint32_t word = *(volatile uint32_t *)block->data;
-    int lives = mpshm_word_lives(block, word, MPSHM_NOWAIT);
-    if (lives == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS lives = mpshm_word_lives(block, word, 0);
-        Py_END_ALLOW_THREADS
-    }
-    return PyBool_FromLong(lives);
+    return PyBool_FromLong(mp_lease_owner_lives(block));
+}
+
+/* Whether only this process has the block: then its name is gone from the first word, and C code that
+ * finds it gone makes no message of the block any more. The GIL keeps the two in one step. */
+static PyObject *buffer_end(PyObject *op, PyObject *unused)
+{
+    const mpshm_block *block = &((Buffer *)op)->block;
+    (void)unused;
+
+    if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
+        return refuse_empty();
+    if (mpshm_block_others(block) != 0)
+        Py_RETURN_FALSE;
+    *(volatile uint32_t *)block->data = 0;
+    Py_RETURN_TRUE;
 }
 
 static PyObject *buffer_nbytes(PyObject *op, void *closure)
@@ -284,6 +305,8 @@ static PyMethodDef buffer_methods[] = {
     {"_revoke", buffer_revoke, METH_NOARGS, "Revoke the block's messages that are in flight."},
     {"_others", buffer_others, METH_NOARGS,
      "Count other processes with this block, and messages in flight."},
+    {"_end", buffer_end, METH_NOARGS,
+     "Tell whether only this process has the block, and take its name out of it."},
     {"_sign", buffer_sign, METH_NOARGS, "Write the name of this process into the first word."},
     {"_signer_lives", buffer_signer_lives, METH_NOARGS,
      "Tell whether the process that has signed the block lives."},

@@ -3,9 +3,9 @@
 
 #include "native.h"
 
-enum { TYPES = 4, CONSTRUCTORS = 16 };
+enum { CODECS = 16, CONSTRUCTORS = 16 };
 
-static mp_codec codecs[TYPES];
+static mp_codec codecs[CODECS];
 static int count;
 
 static struct {
@@ -18,9 +18,9 @@ void mp_register_codec(const mp_codec *codec)
 {
     int i = 0;
 
-    while (i < count && codecs[i].type != codec->type)
+    while (i < count && (codecs[i].type != codec->type || codecs[i].survey != codec->survey))
         i++;
-    if (i == TYPES)
+    if (i == CODECS)
         return; /* the pickler goes on to write them */
     Py_INCREF(codec->reducer);
     codecs[i] = *codec;
@@ -33,6 +33,14 @@ const mp_codec *mp_codec_of(PyObject *object)
     for (int i = 0; i < count; i++)
         if (Py_TYPE(object) == codecs[i].type)
             return &codecs[i];
+    return NULL;
+}
+
+const mp_codec *mp_codec_after(const mp_codec *codec)
+{
+    for (const mp_codec *next = codec + 1; next < codecs + count; next++)
+        if (next->type == codec->type)
+            return next;
     return NULL;
 }
 

@@ -235,16 +235,36 @@ static int look_at_dict(mp_survey *s, PyObject *object, uint32_t at, int depth)
     return rc == 1 ? put_opcode(&s->plan.bytes, 'u') : rc;
 }
 
-/* Ask the codec, which writes the object later. */
+/* The first of the codecs of a type, from this one on, that stands for the type's reducer; or NULL. */
+static const mp_codec *current_codec(mp_survey *s, const mp_codec *codec)
+{
+    while (codec != NULL && codec != s->current && !mp_codec_is_current(codec, mp_forking_pickler))
+        codec = mp_codec_after(codec);
+    if (codec != NULL)
+        s->current = codec;
+    return codec;
+}
+
+/* Ask the codec, which writes the object later, and then those after it. */
 static int look_by_codec(mp_survey *s, PyObject *object, const mp_codec *codec)
 {
-    mp_entry *entry = mp_plan_entry(&s->plan, object, codec);
+    mp_entry *entry = NULL;
+    int rc = 0;
 
-    if (entry == NULL)
-        return -1;
-    entry->may_pack = s->is_crowded || s->plan.entry_count > CROWD;
-    entry->may_view = s->may_view != 0;
-    int rc = codec->survey(entry);
+    while (rc == 0 && codec != NULL) {
+        if (entry != NULL)
+            mp_plan_drop_entry(&s->plan);
+        entry = mp_plan_entry(&s->plan, object, codec);
+        if (entry == NULL)
+            return -1;
+        entry->may_pack = s->is_crowded || s->plan.entry_count > CROWD;
+        entry->may_view = s->may_view != 0;
+        rc = codec->survey(entry);
+        if (rc == 0)
+            codec = codec == &mp_large_codec ? NULL : current_codec(s, mp_codec_after(codec));
+    }
+    if (rc == 1 && entry->shared != NULL && entry->codec->is_beside)
+        mp_plan_shared(&s->plan, entry);
     if (rc == 1 && entry->is_view)
         rc = mp_plan_block(&s->plan, entry);
     else if (rc == 1 && entry->memory != NULL)
@@ -259,12 +279,7 @@ static const mp_codec *codec_of(mp_survey *s, PyObject *object)
 {
     if (mp_is_large(object))
         return s->may_share ? &mp_large_codec : NULL;
-    const mp_codec *codec = mp_codec_of(object);
-    if (codec == NULL || !s->may_share)
-        return NULL;
-    if (codec != s->current && !mp_codec_is_current(codec, mp_forking_pickler))
-        return NULL;
-    return s->current = codec;
+    return s->may_share ? current_codec(s, mp_codec_of(object)) : NULL;
 }
 
 static int look_at_container(mp_survey *s, PyObject *object, uint32_t at, int depth)
@@ -446,7 +461,7 @@ static int put_alone(mp_survey *s, PyObject *object, const mp_codec *codec)
     int rc = look_by_codec(s, object, codec);
 
     if (rc == 1)
-        rc = codec->write(&s->plan.entries[0], &s->plan.bytes);
+        rc = s->plan.entries[0].codec->write(&s->plan.entries[0], &s->plan.bytes);
     return rc == 1 ? put_opcode(&s->plan.bytes, '.') : rc;
 }
 
@@ -458,26 +473,31 @@ static int is_kept_elsewhere(const mp_entry *entry)
     return entry->place.keeper != NULL && Py_REFCNT(entry->place.keeper) != OF_OBJECT_AND_PLACE;
 }
 
-int mp_write_one(mp_survey *s, PyObject *object)
+int mp_write_one(mp_survey *s, PyObject *object, int only_beside)
 {
     mp_plan *plan = &s->plan;
     mp_pack *pack = plan->packs;
+    mp_shared *shared = plan->shared;
     size_t used = plan->bytes.used, packed = pack != NULL ? pack->nbytes : 0;
     uint32_t entries = plan->entry_count;
     Py_ssize_t handles = mp_message_handles();
     const mp_codec *codec = codec_of(s, object);
 
+    while (only_beside && codec != NULL && !codec->is_beside)
+        codec = current_codec(s, mp_codec_after(codec));
     if (codec == NULL)
         return 0;
     int rc = look_by_codec(s, object, codec);
     const mp_entry *entry = &plan->entries[plan->entry_count - 1];
     if (rc == 1)
-        rc = is_kept_elsewhere(entry) ? 0 : codec->write(entry, &plan->bytes);
+        rc = is_kept_elsewhere(entry) ? 0 : entry->codec->write(entry, &plan->bytes);
     if (plan->entry_count > entries)
         mp_plan_drop_entry(plan);
     if (rc == 1)
         return 1;
     plan->bytes.used = used;
+    if (plan->shared != shared)
+        mp_plan_drop_shared(plan);
     if (plan->packs != pack)
         mp_plan_drop_pack(plan);
     else if (pack != NULL)
@@ -522,6 +542,8 @@ static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
             bytes->data[1] = MP_WITH_NAMES;
         data = written(&s.plan);
     }
+    if (data != NULL && mp_plan_finish(&s.plan) < 0)
+        Py_CLEAR(data);
     *handles = mp_message_leave(&message);
     if (data == NULL) {
         mp_drop_handles(*handles);

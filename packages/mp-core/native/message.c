@@ -154,53 +154,6 @@ void mp_message_adopt(PyObject *handles)
     Py_XDECREF(handles);
 }
 
-/* message_part(kind) -> kind(), one for the message that this thread is pickling. Its finish() is
- * called when the message has been pickled, and before it is sent. None outside of a message, and
- * for one that is sent while it is pickled. */
-PyObject *mp_py_message_part(PyObject *module, PyObject *kind)
-{
-    (void)module;
-
-    if (current == NULL || current->is_sending)
-        Py_RETURN_NONE;
-    if (current->parts == NULL && (current->parts = PyDict_New()) == NULL)
-        return NULL;
-    PyObject *part = PyDict_GetItemWithError(current->parts, kind);
-    if (part != NULL || PyErr_Occurred())
-        return Py_XNewRef(part);
-    PyObject *parts = Py_NewRef(current->parts); /* Python code runs, perhaps in other messages */
-    part = PyObject_CallNoArgs(kind);
-    if (part != NULL && PyDict_SetItem(parts, kind, part) < 0)
-        Py_CLEAR(part);
-    Py_DECREF(parts);
-    return part;
-}
-
-/* Finish the parts of a message that was pickled: 0, or -1 with an exception. */
-static int finish(PyObject *parts)
-{
-    PyObject *all = PyDict_Values(parts);
-    int rc = all == NULL ? -1 : 0;
-
-    for (Py_ssize_t i = 0; rc == 0 && i < PyList_Size(all); i++) {
-        PyObject *done = PyObject_CallMethod(PyList_GetItem(all, i), "finish", NULL);
-        rc = done == NULL ? -1 : 0;
-        Py_XDECREF(done);
-    }
-    Py_XDECREF(all);
-    return rc;
-}
-
-/* Drop the parts; an exception that is set stays. */
-static void drop_parts(PyObject *parts)
-{
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback);
-    Py_DECREF(parts);
-    PyErr_Restore(type, value, traceback);
-}
-
 /* Call the function, with a tuple of arguments, in a message; returns its result and the handles.
  */
 static PyObject *call_in(int by_value, int is_sending, PyObject *function, PyObject *args,
@@ -210,15 +163,9 @@ static PyObject *call_in(int by_value, int is_sending, PyObject *function, PyObj
     uint64_t began = current == NULL ? mp_timeline_begin() : 0;
 
     enter(&message, by_value);
-    message.is_sending = is_sending;
     message.for_ring &= !is_sending; /* it goes through a pipe */
     PyObject *result = PyObject_Call(function, args, NULL);
     *handles = mp_message_leave(&message);
-    if (message.parts != NULL) {
-        if (result != NULL && finish(message.parts) < 0)
-            Py_CLEAR(result);
-        drop_parts(message.parts);
-    }
     mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, MP_INTO, 0, 0);
     return result;
 }

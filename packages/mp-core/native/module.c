@@ -63,7 +63,6 @@ static PyMethodDef functions[] = {
     {"wait_any", mp_py_wait_any, METH_VARARGS, NULL},
     {"open_block", mp_py_open_block, METH_O, NULL},
     {"in_message", mp_py_in_message, METH_VARARGS, NULL},
-    {"message_part", mp_py_message_part, METH_O, NULL},
     {"pickled", mp_py_pickled, METH_VARARGS, NULL},
     {"pickled_by_value", mp_py_pickled_by_value, METH_VARARGS, NULL},
     {"sent", mp_py_sent, METH_VARARGS, NULL},

@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.native.c_api"
-enum { MP_CORE_API_VERSION = 11 };
+enum { MP_CORE_API_VERSION = 12 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -179,6 +179,20 @@ typedef struct mp_pack {
     mpshm_block block;
 } mp_pack;
 
+/* What several objects of a pickle share, such as a table of what they need. The first of them
+ * writes it, with MEMOIZE, and the others its number in the memo. A codec makes it in a survey, with
+ * its two functions set and the rest zero, and mp-core has it from then on.
+ *
+ *   finish     the pickle is written, and is sent next: 0, or -1 with an exception
+ *   drop       free it, after finish or without, and keep an exception that is set */
+typedef struct mp_shared mp_shared;
+struct mp_shared {
+    int (*finish)(mp_shared *self);
+    void (*drop)(mp_shared *self);
+    mp_shared *before; /* in the same pickle */
+    uint32_t number;   /* in the memo */
+};
+
 /* An object that a codec writes, as the survey of its message has found it. */
 typedef struct {
     PyObject *object; /* held until the message is written or dropped */
@@ -189,6 +203,8 @@ typedef struct {
     size_t nbytes;      /* that will be copied */
     const void *memory; /* NULL, or memory of which no other object of the message may be made */
     mp_place place;     /* given back when the message is written or dropped */
+    PyObject *held;     /* NULL, or an object that is held as long */
+    mp_shared *shared;  /* NULL, or what the object shares: before, the last one of the pickle */
 
     mp_pack *pack;   /* for an object in a pack */
     uint32_t offset; /* in the pack */
@@ -200,7 +216,8 @@ typedef struct {
      * see packs.c; it is a part of the block at its place, which several may have. */
     unsigned in_message : 1, in_pack : 1, is_view : 1;
     unsigned is_strided : 1; /* for the codec itself */
-    unsigned is_first : 1;   /* of the block */
+    unsigned is_first : 1;   /* of the block, or of those that share something */
+    uint64_t own[2];         /* for the codec itself */
 } mp_entry;
 
 /* How the objects of one type are written and read.
@@ -217,13 +234,15 @@ typedef struct {
  * has received a handle, only with an exception. All pickles of the type begin with `prefix`, of
  * which the first byte is SHORT_BINUNICODE. */
 struct mp_codec {
-    PyTypeObject *type;
-    PyObject *reducer; /* for which it stands; kept for the process's lifetime */
+    PyTypeObject *type; /* several codecs of a type are asked in turn */
+    PyObject *reducer;  /* for which it stands; kept for the process's lifetime */
     const char *prefix;
     size_t prefix_nbytes;
     int (*survey)(mp_entry *entry);
     int (*write)(const mp_entry *entry, mp_writer *to);
     PyObject *(*read)(mp_reader *from);
+    int is_beside; /* a message with a pickler has all such objects beside its pickle, see
+                    * object_table.c, and not only if there are many */
 };
 
 /* ---- the table ---- */
@@ -315,6 +334,16 @@ typedef struct {
     int (*write_block)(const mp_entry *entry, mp_writer *to);
     PyObject *(*read_block)(mp_reader *from);
 
+    /* Give an object the next number in the memo of the pickle that is read, which takes it over:
+     * the object, borrowed, or NULL with an exception, also for NULL. And read a number: the object,
+     * borrowed, or NULL if there is none. */
+    PyObject *(*memo_add)(mp_reader *from, PyObject *object);
+    PyObject *(*memo_take)(mp_reader *from);
+
+    /* 1 while the process lives that has made the lease with this block. Releases the GIL if it has to
+     * wait. */
+    int (*lease_owner_lives)(const mpshm_block *block);
+
     /* Give a place back, and set it to private memory. */
     void (*release_place)(mp_place *place);
 
@@ -325,6 +354,9 @@ typedef struct {
      * `nbytes` into shared memory that began then. */
     uint64_t (*copy_begins)(void);
     void (*copy_ends)(uint64_t began, uint64_t nbytes);
+
+    /* The same for a message with `nbytes` of device memory, which was written or read. */
+    void (*device_memory)(uint64_t began, uint64_t nbytes, int is_sent);
 } mp_core_api;
 
 /* Copy the table, for a module of a distribution: -1 with an exception if mp-core has another

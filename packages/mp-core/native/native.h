@@ -15,6 +15,7 @@ PyObject *mp_wrap(PyObject *type, mpshm_block *block);
 /* Allocate, and release the GIL if that takes time. 0 or -errno. */
 int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block);
 int mp_block_find(const void *address, mpshm_block *block);
+int mp_lease_owner_lives(const mpshm_block *block);
 int mp_heap_block_at(const void *address, mpshm_block *block);
 void mp_release_place(mp_place *place);
 
@@ -23,12 +24,10 @@ void mp_release_place(mp_place *place);
 typedef struct mp_message {
     struct mp_message *outer;
     PyObject *handles; /* a list, or NULL before the first */
-    PyObject *parts;   /* by their kinds, or NULL: see message_part() */
     size_t carried;
     int by_value;
     int for_ring; /* its handles are noted: see handle_log.c, Note [A writer that is killed] */
     int is_exhausted;
-    int is_sending; /* the function that pickles it also sends it */
 } mp_message;
 
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
@@ -154,6 +153,7 @@ typedef struct {
     mp_entry *entries;
     mp_seen *seen;
     mp_pack *packs;        /* the last one */
+    mp_shared *shared;     /* likewise */
     uint32_t *slots, mask; /* of a hash table of `seen`, NULL as long as there are few */
     uint32_t entry_count, entry_room, seen_count, seen_room, numbers;
     mp_entry few_entries[MP_FEW_ENTRIES];
@@ -174,6 +174,12 @@ int mp_plan_pack(mp_plan *plan, mp_entry *entry, size_t room);
 /* Give the block of a view its number: 1; 0 if the block is in the message as another object; -1
  * with an exception. */
 int mp_plan_block(mp_plan *plan, mp_entry *entry);
+/* Number what the entry shares, if it is new. */
+void mp_plan_shared(mp_plan *plan, mp_entry *entry);
+/* Take the last one back, with its number. */
+void mp_plan_drop_shared(mp_plan *plan);
+/* Finish all that the objects share: 0, or -1 with an exception. */
+int mp_plan_finish(mp_plan *plan);
 /* Take the last pack back, with its number. */
 void mp_plan_drop_pack(mp_plan *plan);
 /* Return 1 and hold an object that is new, 0 for one that was seen, -1 with an exception; `at` is
@@ -189,8 +195,9 @@ int mp_plan_repeats(const mp_plan *plan, uint32_t at, uint32_t *number);
 /* ---- codecs.c ---- */
 
 void mp_register_codec(const mp_codec *codec);
-/* Return the codec for the type of the object, or NULL. */
+/* Return the codec for the type of the object, or NULL; and the next one for the same type. */
 const mp_codec *mp_codec_of(PyObject *object);
+const mp_codec *mp_codec_after(const mp_codec *codec);
 /* Return the function that makes an atom of the object, of which its type makes the object; or
  * NULL. */
 PyObject *(*mp_constructor_of(PyObject *object))(PyObject *);
@@ -273,8 +280,9 @@ typedef struct {
 
 void mp_begin_survey(mp_survey *s, int may_share);
 /* Survey one more object, which occurs once, and write it at once, at the end of the plan's bytes:
- * 1; 0 for one that needs its reducer, and nothing has changed; -1 with an exception. */
-int mp_write_one(mp_survey *s, PyObject *object);
+ * 1; 0 for one that needs its reducer, and nothing has changed; -1 with an exception. It may ask only
+ * the codecs whose objects are always beside a pickle. */
+int mp_write_one(mp_survey *s, PyObject *object, int only_beside);
 
 /* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
  * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
@@ -357,7 +365,6 @@ PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
 
 PyObject *mp_py_in_message(PyObject *, PyObject *);
-PyObject *mp_py_message_part(PyObject *, PyObject *);
 PyObject *mp_py_pickled(PyObject *, PyObject *);
 PyObject *mp_py_pickled_by_value(PyObject *, PyObject *);
 PyObject *mp_py_sent(PyObject *, PyObject *);

@@ -3,7 +3,8 @@
  * Note [Objects beside a pickle]
  *   A message that needs a pickler may have a thousand small arrays, which cost pickle a thousand
  *   times a reduction, a tuple, and three entries in its memo. So from the 17th on the objects of
- *   codecs go into a *table*, and the pickle has their numbers:
+ *   codecs go into a *table*, and the pickle has their numbers; those that share something do so from
+ *   the first on:
  *
  *     pickle of (load_beside, (stream, pickle of a list))
  *                                |
@@ -57,13 +58,12 @@ static PyObject *numbered(size_t number)
 /* 1 for an object that is in the list now; 0, and nothing has changed; -1 with an exception. */
 static int take(ObjectTable *self, PyObject *object)
 {
-    if (self->left < FEW) {
-        self->left++;
-        return 0;
-    }
-    int rc = mp_write_one(&self->survey, object);
+    int rc = mp_write_one(&self->survey, object, self->left < FEW);
+
     if (rc == 1)
         self->count++;
+    else if (rc == 0)
+        self->left++;
     return rc;
 }
 
@@ -95,6 +95,8 @@ static PyObject *written(PyObject *op, PyObject *unused)
     if (end == NULL)
         return NULL;
     memcpy(end, "e.", 2);
+    if (mp_plan_finish(&self->survey.plan) < 0)
+        return NULL;
     return PyBytes_FromStringAndSize(bytes->data, (Py_ssize_t)bytes->used);
 }
 

@@ -36,14 +36,17 @@ void mp_begin_plan(mp_plan *plan)
     plan->seen_room = MP_FEW_SEEN;
     plan->slots = NULL;
     plan->packs = NULL;
+    plan->shared = NULL;
 }
 
 void mp_end_plan(mp_plan *plan)
 {
     while (plan->packs != NULL)
         mp_plan_drop_pack(plan);
-    for (uint32_t i = 0; i < plan->entry_count; i++)
-        mp_release_place(&plan->entries[i].place);
+    while (plan->entry_count > 0)
+        mp_plan_drop_entry(plan);
+    while (plan->shared != NULL)
+        mp_plan_drop_shared(plan);
     for (uint32_t i = 0; i < plan->seen_count; i++)
         if (plan->seen[i].number != MEMORY && !is_block(plan->seen[i].key))
             Py_DECREF((PyObject *)plan->seen[i].key);
@@ -73,13 +76,51 @@ mp_entry *mp_plan_entry(mp_plan *plan, PyObject *object, const mp_codec *codec)
         plan->entry_room = room;
     }
     mp_entry *entry = &plan->entries[plan->entry_count++];
-    *entry = (mp_entry){.object = object, .codec = codec, .at = plan->bytes.used};
+    *entry = (mp_entry){
+        .object = object, .codec = codec, .at = plan->bytes.used, .shared = plan->shared};
     return entry;
 }
 
 void mp_plan_drop_entry(mp_plan *plan)
 {
-    mp_release_place(&plan->entries[--plan->entry_count].place);
+    mp_entry *entry = &plan->entries[--plan->entry_count];
+
+    mp_release_place(&entry->place);
+    Py_CLEAR(entry->held);
+}
+
+/* ---- what objects share ---- */
+
+void mp_plan_shared(mp_plan *plan, mp_entry *entry)
+{
+    mp_shared *known = plan->shared;
+
+    while (known != NULL && known != entry->shared)
+        known = known->before;
+    if (known != NULL)
+        return;
+    entry->is_first = 1;
+    entry->shared->before = plan->shared;
+    entry->shared->number = plan->numbers++;
+    plan->shared = entry->shared;
+}
+
+void mp_plan_drop_shared(mp_plan *plan)
+{
+    mp_shared *last = plan->shared;
+
+    plan->shared = last->before;
+    plan->numbers--;
+    last->drop(last);
+}
+
+int mp_plan_finish(mp_plan *plan)
+{
+    int rc = 0;
+
+    for (mp_shared *shared = plan->shared; rc == 0 && shared != NULL; shared = shared->before)
+        rc = shared->finish(shared);
+    return rc;
 }
 
 /* ---- packs ---- */

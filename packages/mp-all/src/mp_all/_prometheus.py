@@ -28,6 +28,10 @@ OF_SESSIONS = {
     "cache_limit": "Limit of cached bytes",
     "manager_restarts": "Managers that had to be started again",
 }
+OF_DEVICES = {
+    "own_bytes": "Bytes of device memory of the process that others have, or may still receive",
+    "held_bytes": "Bytes of device memory of other processes that arrays of the process use",
+}
 
 
 class Collector:
@@ -52,6 +56,11 @@ class Collector:
             gauge = self.gauge(f"mp_all_{name}", text, labels=["session", "pid"])
             for process in report["processes"]:
                 gauge.add_metric([process["session"][:8], str(process["pid"])], process[name])
+            yield gauge
+        for name, text in OF_DEVICES.items():
+            gauge = self.gauge(f"mp_all_device_{name}", text, labels=["device", "pid"])
+            for holder in report["devices"]:
+                gauge.add_metric([holder["device"], str(holder["pid"])], holder[name])
             yield gauge
         text = "Seconds since the process sent the oldest message that no process has received; 0 without one"
         gauge = self.gauge("mp_all_oldest_message_seconds", text, labels=["session", "pid"])

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from mp_core import channel_list, process_list
+from mp_core import channel_list, imports, process_list
 
 __all__ = ["memory_report", "report_of_others"]
 
@@ -37,6 +37,10 @@ def memory_report() -> dict[str, Any]:
         - ``channels``: for each direction of each pipe and queue of these processes, the ``pids`` that have an end, the
           messages that were sent and are ``unread``, and their ``bytes``. Messages that the thread of a full queue
           keeps, and those of pipes without a ring, are not counted
+        - ``devices``: for each of these processes and each device of which it has memory of other processes, or others
+          have or may receive its own: its ``pid``, the UUID of the ``device``; ``own_bytes`` and ``own_allocations`` of
+          its own; ``held_bytes`` and ``held_allocations`` of other processes that its arrays use. Memory that is open
+          only for the next message is not counted
         - ``queues``: for each `multiprocessing.Queue` of *this* process, its ``kind``, ``depth`` (messages put and not
           taken, None if the system cannot say) and ``maxsize``
 
@@ -57,11 +61,13 @@ def report_of_others() -> dict[str, Any]:
     listed, processes = process_list.list_processes()
     about = {session.name: session for session in listed}
     found = {session.name: session for session in _sessions.sessions()}
-    channels = channel_list.list_channels(sorted({entry.pid for entry in processes if entry.attached}))
+    pids = sorted({entry.pid for entry in processes if entry.attached})
+    channels = channel_list.list_channels(pids)
     return {
         "time": time.time(),
         "sessions": [_session(name, about.get(name), found.get(name)) for name in sorted({*about, *found})],
         "processes": [_process(entry, _sessions.command_of) for entry in processes],
+        "devices": [holder._asdict() for holder in imports.load("mp_cuda.holders").list_holders(pids)],
         "channels": [{"pids": list(each.pids), "unread": each.unread, "bytes": each.nbytes} for each in channels],
     }
 

@@ -9,6 +9,7 @@ import os
 import mp_all
 from mp_all import _sessions
 from mp_all._limits import size
+from mp_all._report import report_of_others
 from mp_core import machine
 
 __all__ = ["health", "main", "stat"]
@@ -33,6 +34,12 @@ def stat() -> None:
     sessions = _sessions.sessions()
     for session in sessions:
         print(f"{session.name[:8]}  {health(session)}", flush=True)  # before a stopped manager delays the rest
+    devices = [each for each in report_of_others()["devices"] if each["pid"] != own]
+    if devices:
+        line = "{:<34}{:>8}{:>16}{:>16}"
+        print("\n" + line.format("device", "process", "its own, sent", "of others"))
+        for each in devices:
+            print(line.format(each["device"], each["pid"], size(each["own_bytes"]), size(each["held_bytes"])))
     segments = [segment for segment in mp_all.list_segments() if segment.owner != own]
     if not segments:
         print("no segment could be listed" if sessions else "no process of this user shares memory now")

@@ -12,7 +12,7 @@ from typing import Any
 from mp_all._limits import size
 from mp_all._report import report_of_others
 
-__all__ = ["Change", "full_channels", "heading", "main", "oldest_message", "plain", "rows"]
+__all__ = ["Change", "device_memory", "full_channels", "heading", "main", "oldest_message", "plain", "rows"]
 
 COLUMNS = ("pid", "holds", "change", "blocks", "in flight", "oldest", "cached", "command")
 LEFT = ("command",)
@@ -91,6 +91,16 @@ def oldest_message(report: dict[str, Any]) -> str:
     )
 
 
+def device_memory(report: dict[str, Any]) -> list[str]:
+    """Return a line about each device and process that holds memory of it, those with the most of it first."""
+    held = sorted(report["devices"], key=lambda each: -(each["own_bytes"] + each["held_bytes"]))
+    return [
+        f"device {each['device'][:8]}: process {each['pid']} holds {size(each['held_bytes'])} of other processes, and "
+        f"shares {size(each['own_bytes'])} of its own"
+        for each in held
+    ]
+
+
 def full_channels(report: dict[str, Any]) -> list[str]:
     """Return a line about each pipe or queue with unread messages, those with the most of them first."""
     waiting = sorted((each for each in report["channels"] if each["unread"]), key=lambda each: -each["unread"])
@@ -125,7 +135,7 @@ def plain(report: dict[str, Any], change: Change, width: int) -> str:
 def _last_lines(report: dict[str, Any], any_session: bool) -> list[str]:
     if not any_session:
         return ["no process of this user shares memory now"]
-    return [line for line in (oldest_message(report), *full_channels(report)) if line]
+    return [line for line in (*device_memory(report), oldest_message(report), *full_channels(report)) if line]
 
 
 def reports(count: int, interval: float) -> Iterable[dict[str, Any]]:

@@ -61,7 +61,6 @@ __all__ = [
     "make_channel",
     "make_line",
     "message_exhausted",
-    "message_part",
     "only_atoms",
     "open_block",
     "open_channel",
@@ -174,7 +173,6 @@ discard: Any = _block.discard
 discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
 in_message: Any = _block.in_message
-message_part: Any = _block.message_part
 SENT: Any = _block.SENT
 pickled: Any = _block.pickled
 pickled_by_value: Any = _block.pickled_by_value

@@ -235,7 +235,7 @@ def collect_leases() -> int:
     True
     """
     with _lock:
-        over = [lease for lease in _sent if lease.references == 0]
+        over = [lease for lease in _sent if lease._block is None or lease._block._end()]
         _sent.difference_update(over)
         left = len(_sent)
         for lease in over:

@@ -6,16 +6,16 @@ from math import prod
 from typing import Any, NoReturn
 
 from mp_cuda import cuda_driver, dlpack
-from mp_cuda.dtype import DType, dtype_of
-from mp_cuda.imports import Received
-from mp_cuda.layout import is_contiguous, row_major, runs
+from mp_cuda._functions import Array, Received
+from mp_cuda.dtype import dtype_of
+from mp_cuda.layout import is_contiguous, runs
 from mp_cuda.memory import Allocation
 from mp_cuda.stream import LEGACY, as_stream, stream_number
 
 __all__ = ["DeviceArray", "empty", "from_host"]
 
 
-class DeviceArray:
+class DeviceArray(Array):
     """
     An array on a CUDA device.
 
@@ -49,28 +49,7 @@ class DeviceArray:
     b'abcd'
     """
 
-    __slots__ = ("__weakref__", "_owner", "_stream", "device", "dtype", "ptr", "readonly", "shape", "strides")
-
-    def __init__(
-        self,
-        ptr: int,
-        shape: tuple[int, ...],
-        dtype: DType,
-        device: int,
-        *,
-        strides: tuple[int, ...] | None = None,
-        readonly: bool = False,
-        owner: Any = None,
-        stream: int | None = None,
-    ) -> None:
-        self.ptr = ptr
-        self.shape = shape
-        self.dtype = dtype
-        self.device = device
-        self.strides = row_major(shape, dtype.itemsize) if strides is None else strides
-        self.readonly = readonly
-        self._owner = owner
-        self._stream = stream
+    __slots__ = ("__weakref__",)
 
     def _replace(self, **fields: Any) -> DeviceArray:
         """
@@ -94,7 +73,7 @@ class DeviceArray:
     def producer_alive(self) -> bool:
         """Whether the process that owns the memory is still running. After it ends, the content is undefined."""
         received = self._received
-        return True if received is None else received.delivery.owner_alive
+        return True if received is None else all(lease.owner_alive for lease in received.leases)
 
     @property
     def _received(self) -> Received | None:

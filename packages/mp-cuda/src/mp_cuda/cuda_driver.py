@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_cuda import at_exit
+from mp_cuda._functions import set_hooks
 from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "bindings",
     "bytes_of",
     "call",
+    "check_codes",
     "context_of",
     "current_device",
     "device_count",
@@ -31,7 +33,6 @@ __all__ = [
     "memory_of",
     "ordinal_of",
     "started",
-    "synchronize",
     "uuid_of",
 ]
 
@@ -206,10 +207,21 @@ def current_device() -> int:
     return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
 
 
-def synchronize(device: int) -> None:
-    """Wait until all work that this process has given to *device* is done."""
-    with guard(device):
-        call("cuCtxSynchronize")
+def _context_number(device: int) -> int:
+    return int(context_of(device))
+
+
+def check_codes(name: str, codes: tuple[int, ...]) -> None:
+    """Raise the `DriverError` of the first call of the function *name* that has failed."""
+    for code in filter(None, codes):
+        _failed(name, code)
+
+
+def _failed(name: str, code: int) -> None:
+    _check(bindings(), name, bindings().CUresult(code))
+
+
+set_hooks(context=_context_number, start_driver=bindings, driver_failed=_failed)
 
 
 # ---- devices and handles as bytes ------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any, NamedTuple
 
-__all__ = ["DType", "dtype_of", "packed", "unpacked"]
+from mp_cuda._functions import set_hooks
+
+__all__ = ["DType", "dtype_of", "plain"]
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _KINDS = {code: kind for kind, code in _CODES.items()}
@@ -99,18 +100,10 @@ def dtype_of(what: Any, descr: Any = None) -> DType:
     )
 
 
-@functools.lru_cache(256)
-def _of_typestr(typestr: str) -> DType:
-    return dtype_of(typestr)
+def plain(dtype: DType) -> tuple[int, int, int] | None:
+    """Return DLPack's numbers of *dtype* if they say all, otherwise None."""
+    numbers = dtype.code, dtype.bits, dtype.lanes
+    return numbers if dtype == dtype_of(numbers) else None
 
 
-def packed(dtype: DType) -> str | tuple[Any, ...]:
-    """Return what a message says about *dtype*: its typestr, if that says all."""
-    if dtype.typestr is not None and dtype.descr is None and dtype == _of_typestr(dtype.typestr):
-        return dtype.typestr
-    return tuple(dtype)
-
-
-def unpacked(said: str | tuple[Any, ...]) -> DType:
-    """Undo `packed`."""
-    return _of_typestr(said) if isinstance(said, str) else DType(*said)
+set_hooks(plain_dtype=plain, dtype_of=dtype_of)

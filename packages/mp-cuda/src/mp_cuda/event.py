@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 from mp_core import LeaseReference
 from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError
-from mp_cuda.exports import Export, ipc_collect
-from mp_cuda.imports import Delivery
-from mp_cuda.messages import Carried
-from mp_cuda.process_identity import Process
+from mp_cuda.exports import Export, ipc_collect, own_is_gone, own_sent
+from mp_cuda.imports import receive_reference
+from mp_cuda.process_identity import Process, me
 from mp_cuda.stream import NOT_READY, as_stream
 
 __all__ = ["Event", "rebuild_event"]
@@ -216,21 +215,27 @@ def _reduce_event(event: Event) -> Any:
     handle = event.ipc_handle()
     export = Export()
     export.keep(event)
-    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, Carried(export))
+    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, *me(), export.serial, export.offer())
 
 
-def rebuild_event(uuid: bytes, handle: bytes, delivery: Delivery) -> Event:
+def rebuild_event(uuid: bytes, handle: bytes, pid: int, nonce: bytes, serial: int, offer: bytes) -> Event:
     """Rebuild the event that was sent. In the sender's own process it is the same object."""
-    if delivery.sent is not None:
-        own: Event = delivery.sent.owners[0]
+    maker = Process(pid, nonce)
+    # Retain what was sent before the reference is released: the export drops it with the last one.
+    sent = own_sent(serial) if maker == me() else None
+    reference = receive_reference(offer)
+    if maker == me():
+        reference.release()
+        if sent is None:
+            own_is_gone()
+        own: Event = sent[0][0]
         return own
-    maker, reference = delivery.owner, delivery.reference
     with _lock:
         known = _received.get((maker, handle))
         if known is not None:
             return known
         try:
-            if not delivery.owner_alive:  # the driver would open its event
+            if not reference.owner_alive:  # the driver would open its event
                 raise _gone(maker)
             device = cuda_driver.ordinal_of(uuid)
             event = Event(interprocess=True, device=device)
@@ -238,10 +243,10 @@ def rebuild_event(uuid: bytes, handle: bytes, delivery: Delivery) -> Event:
             given = cuda_driver.handle_from("CUipcEventHandle", handle)
             with cuda_driver.guard(device):
                 event._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, reference)
-            if not delivery.owner_alive:
+            if not reference.owner_alive:
                 raise _gone(maker)
         except DriverError as error:
-            if not delivery.owner_alive:
+            if not reference.owner_alive:
                 raise _gone(maker) from error
             raise
         _received[maker, handle] = event

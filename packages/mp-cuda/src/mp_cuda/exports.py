@@ -7,7 +7,7 @@ Note [Lifetime of sent memory]
                  Lease  (mp-core: a count in shared memory, exact even if processes are killed)
                    ^
     message     an offer: an in-flight reference to the lease
-    receiver    lease reference <-- Delivery <-- Received <-- arrays; released after the memory is closed
+    receiver    Reference <-- Received <-- arrays; released after the memory is closed
 
 When the last reference is released, mp-core calls `Export.on_released`, and the sender drops what it has sent. A
 message that no process receives keeps its memory until `ipc_collect(in_flight_older_than=...)` revokes it.
@@ -15,8 +15,9 @@ message that no process receives keeps its memory until `ipc_collect(in_flight_o
 Note [Memory that is given back on request]
 -------------------------------------------
 A receiver that has dropped its last array may keep the memory open for the next message (`imports.py`, Note
-[Lingering]). It says so in the lease's byte LINGERS. The memory is the sender's no less: if nobody but its exports has
-it there, the sender sets the byte RECALLED, and the receiver closes the memory and releases the lease:
+[Lingering]). It says so in the lease's memory (LINGERS, `native/reference.c`). The memory is the sender's no less: if
+nobody but its exports has it there, the sender sets the byte RECALLED, and the receiver closes the memory and releases
+the lease:
 
     the sender's program has dropped it             looked at with each message, for the oldest two, and every 50 ms
     ipc_collect(), wait_released(), exit            at once, for all exports
@@ -27,131 +28,117 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 from mp_core import Lease, collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda.ipc_events import PooledEvent
+from mp_cuda._functions import Reference, Source, count_own, set_hooks
+from mp_cuda.errors import StaleHandleError
 from mp_cuda.pointer import AllocationInfo
-from mp_cuda.wire import Memory
 
-__all__ = ["LINGERS", "NO_SLOT", "RECALLED", "Export", "Kept", "collect_lingering", "exports", "ipc_collect"]
-__all__ += ["kept_before", "recall", "wait_released"]
+__all__ = ["BYTES", "Export", "collect_lingering", "exports", "in_use", "ipc_collect", "own_is_gone"]
+__all__ += ["own_sent", "wait_released"]
 
-POLL_S = 0.01
-FEW = 2
+SOON_S, POLL_S = 0.0002, 0.01  # the first pause of a wait, and the longest
+FEW, MANY = 2, 8
+COLLECT_EVERY = 64
 LINGERING_S = 0.5  # for a receiver to close what it has open only for the next message; it looks every 50 ms
-# The bytes of a lease's memory: two flags, then a slot for each event of a message that its receiver has not met yet.
-RECALLED, LINGERS, FIRST_SLOT, BYTES = 0, 1, 2, 16
-NO_SLOT = 0
+BYTES = 16  # of a lease's memory
 
 exports: dict[int, Export] = {}
 """Exports that other processes have not released, by serial number."""
-_slots_lock = threading.RLock()
+in_use: dict[type, Callable[[Any], bool]] = {}
+"""Whether the program still uses an object of that type; by default it does if others refer to the object."""
 _oldest: deque[int] = deque()
+_released = 0
 _serials = itertools.count(1)
 _kept: dict[int, int] = {}
 """How many exports have an object, by its id."""
-_latest: dict[int, Kept] = {}
+_shared: dict[bytes, int] = {}
+"""How many exports have an allocation, by its key."""
+_latest: dict[int, Source] = {}
 """The last export of an object, by its id."""
 
 
-class Kept(NamedTuple):
-    """What an export keeps, and the memory for which it does."""
-
-    export: Export
-    number: int
-    allocation: AllocationInfo
-    memory: Memory
-    """How messages name the allocation."""
-
-
-class Export:
+class Export(Reference):
     """
     Memory and events of this process that receivers of messages still use or may still receive.
 
     A message with memory that has an export shares that, and its lease; for all other memory of it a new one is made.
     """
 
-    __slots__ = (
-        "_in_use", "_numbers", "allocations", "events", "flags", "lease", "owners", "sent_at", "serial", "slots"
-    )  # fmt: skip
+    __slots__ = ("_numbers", "last", "lease", "owners", "places")
 
     def __init__(self) -> None:
         self.owners: list[Any] = []
-        self._in_use: list[Callable[[Any], bool] | None] = []
         self._numbers: dict[int, int] = {}
         """The numbers of the owners, by their ids."""
-        self.events: list[PooledEvent] = []
-        self.allocations: dict[int, tuple[AllocationInfo, Memory]] = {}
-        """What is sent of the memory of this process, by the driver's numbers, and how messages name it."""
-        self.slots: list[PooledEvent | None] = [None] * (BYTES - FIRST_SLOT)
-        """The events of messages that were not received when this process looked last."""
-        self.serial = next(_serials)
-        self.sent_at = time.monotonic()
+        self.places: dict[bytes, tuple[int, int, int]] = {}
+        """Address, size and device of the allocations that are sent, by their keys."""
+        self.last: tuple[AllocationInfo, bytes] | None = None
+        """The allocation that was sent last, and its key. Its address is not used again, because it is kept."""
         self.lease = Lease(self.on_released, BYTES)
-        self.flags = self.lease.memory
+        serial = next(_serials)
+        self._begin(self.lease.memory, serial)
         _look_at_oldest()
+        if serial % COLLECT_EVERY == 0:
+            collect_leases()
 
-    def offer(self, receivers: int) -> tuple[bytes, ...]:
-        """Make in-flight references for a message. ValueError if the lease has ended."""
-        is_new = self.serial not in exports
+    def first_offer(self) -> bytes:
+        """Make the first in-flight reference; C makes all later ones. ValueError if the export was dropped."""
+        if not self.owners:
+            raise ValueError("what was to be sent has been dropped")
+        exports[self.serial] = self
         try:
-            offers = tuple(self.lease.offer() for _ in range(receivers))
+            offer = self.lease.offer()
         except BaseException:
-            if is_new:
-                self.lease.revoke()
+            exports.pop(self.serial, None)
+            self.lease.revoke()
             raise
-        self.sent_at = time.monotonic()
-        if is_new:
-            exports[self.serial] = self
-            _oldest.append(self.serial)
-            finalizer_queue.wake_watch()
-        return offers
+        _oldest.append(self.serial)
+        finalizer_queue.wake_watch()
+        return offer
 
-    def keep(self, owner: Any, in_use: Callable[[Any], bool] | None = None) -> int:
-        """
-        Keep *owner* until the message is released; return its number in the message.
-
-        *in_use* tells whether the program still uses its memory; by default, whether others refer to the object.
-        """
+    def keep(self, owner: Any) -> int:
+        """Keep *owner* until the message is released; return its number in the message."""
         number = self._numbers.get(id(owner))
         if number is None:
             number = self._numbers[id(owner)] = len(self.owners)
             _kept[id(owner)] = _kept.get(id(owner), 0) + 1
             self.owners.append(owner)
-            self._in_use.append(in_use)
         return number
 
-    def keep_memory(
-        self, owner: Any, allocation: AllocationInfo, memory: Memory, in_use: Callable[[Any], bool] | None = None
-    ) -> Kept:
+    def keep_memory(self, owner: Any, allocation: AllocationInfo, key: bytes, extra: bytes | None) -> Source:
         """Keep *owner* for its memory, which later messages may send again."""
-        self.allocations.setdefault(allocation.buffer_id, (allocation, memory))
-        kept = _latest[id(owner)] = Kept(self, self.keep(owner, in_use), allocation, memory)
-        return kept
+        base, nbytes, device, *_ = allocation
+        if key not in self.places:
+            self.places[key] = base, nbytes, device
+            _count(key, device, 1)
+        self.last = (allocation, key) if extra is None else None
+        source = Source((self,), key, extra, base, nbytes, self.keep(owner), device)
+        _latest[id(owner)] = source
+        return source
 
     def on_released(self) -> None:
         """Drop what was sent. mp-core calls this once, in any thread, when no reference is left."""
         exports.pop(self.serial, None)
-        events, self.events = [*self.events, *filter(None, self.slots)], []
-        self.slots = []
-        for event in events:
-            event.return_to_pool()
+        self.return_events()
         owners, self.owners = self.owners, []
         for owner in owners:
             latest = _latest.get(id(owner))
-            if latest is not None and latest.export is self:
+            if latest is not None and latest.lease is self:
                 del _latest[id(owner)]
             left = _kept.pop(id(owner)) - 1
             if left:
                 _kept[id(owner)] = left
-        owner = None
+        owner = latest = None
+        self.last = None
+        for key, (_, _, device) in self.places.items():
+            _count(key, device, -1)
         owners.clear()  # last, because freeing them may call back into this module
 
     def in_use(self) -> bool:
@@ -159,56 +146,35 @@ class Export:
         owners = self.owners
         if not owners:  # its message is just being made
             return True
-        for number, is_used in enumerate(self._in_use[: len(owners)]):
+        for number in range(len(owners)):
             # One reference is the argument's.
             if sys.getrefcount(owners[number]) - 1 > _kept.get(id(owners[number]), 0):
                 return True
+            is_used = in_use.get(type(owners[number]))
             if is_used is not None and is_used(owners[number]):
                 return True
         return False
 
-    def recall_if_dropped(self) -> bool:
-        """Recall the memory if the program has dropped it. Return whether it is recalled."""
-        if not self.flags[RECALLED] and not self.in_use():
-            self.flags[RECALLED] = 1
-        return bool(self.flags[RECALLED])
-
-    def keep_event(self, event: PooledEvent) -> int:
-        """
-        Keep an event until the receiver of its message waits for it; return the slot, in which the receiver says so.
-
-        NO_SLOT if all are taken.
-        """
-        with _slots_lock:
-            self.free_slots()
-            if None not in self.slots:
-                return NO_SLOT
-            number = self.slots.index(None)
-            self.slots[number] = event
-            self.flags[FIRST_SLOT + number] = 1
-            return FIRST_SLOT + number
-
-    def free_slots(self) -> None:
-        """Return the events that receivers wait for to the pool."""
-        for number, event in enumerate(self.slots):
-            if event is not None and not self.flags[FIRST_SLOT + number]:
-                self.slots[number] = None
-                event.return_to_pool()
+    def recall_if_dropped(self) -> None:
+        """Recall the memory if the program has dropped it."""
+        if not self.recalled and not self.in_use():
+            self.recalled = True
 
 
-def kept_before(owner: Any, low: int, high: int) -> Kept | None:
-    """Return the live export of *owner* that has those bytes, if it may be sent again."""
-    kept = _latest.get(id(owner))
-    if kept is None or kept.export.flags[RECALLED]:
-        return None
-    base = kept.allocation.base
-    return kept if base <= low and high <= base + kept.allocation.nbytes else None
+def _count(key: bytes, device: int, sign: int) -> None:
+    """Count an allocation once, however many exports have it."""
+    before = _shared.get(key, 0)
+    _shared[key] = before + sign
+    if not _shared[key]:
+        del _shared[key]
+    if not before or before + sign == 0:
+        count_own(device, key, sign)
 
 
 def recall() -> None:
     """Ask all receivers to close what they have open for later messages only."""
     for export in list(exports.values()):
-        export.flags[RECALLED] = 1
+        export.recalled = True
 
 
 def _look_at_oldest() -> None:
@@ -217,7 +183,7 @@ def _look_at_oldest() -> None:
 
     With each message: a program that sends new arrays all the time keeps few of them.
     """
-    released = False
+    global _released
     for _ in range(min(FEW, len(_oldest))):
         try:
             serial = _oldest.popleft()
@@ -227,8 +193,9 @@ def _look_at_oldest() -> None:
         if export is not None:
             _oldest.append(serial)
             export.recall_if_dropped()
-            released |= export.lease.references == 0
-    if released:
+            _released += export.lease.references == 0
+    if _released >= MANY:  # each time it looks at all leases
+        _released = 0
         collect_leases()
 
 
@@ -239,6 +206,25 @@ def _recall_dropped() -> bool:
     return bool(exports)
 
 
+def own_sent(serial: int) -> tuple[list[Any], dict[bytes, tuple[int, int, int]]] | None:
+    """Return what an export of this process keeps, and where its memory is; None if it was released."""
+    export = exports.get(serial)
+    return None if export is None else (export.owners[:], export.places)
+
+
+def own_is_gone() -> NoReturn:
+    """Raise the error of a message of this process that it has released."""
+    raise StaleHandleError("this process sent the array of this message and has released it since")
+
+
+def _new_export() -> Export:
+    """Return an export that keeps nothing but events."""
+    export = Export()
+    export.keep(export.places)  # so that it is none that was dropped
+    return export
+
+
+set_hooks(latest=_latest, own_sent=own_sent, own_is_gone=own_is_gone, new_export=_new_export)
 finalizer_queue.watch(_recall_dropped)
 
 
@@ -289,7 +275,7 @@ def collect_lingering() -> None:
     """Free what can be freed, and wait a moment for receivers to close what they have open only for later messages."""
     deadline = time.monotonic() + LINGERING_S
     ipc_collect()
-    while any(export.flags[LINGERS] for export in list(exports.values())) and time.monotonic() < deadline:
+    while any(export.lingers for export in list(exports.values())) and time.monotonic() < deadline:
         time.sleep(POLL_S)
         ipc_collect()
 
@@ -314,6 +300,7 @@ def wait_released(timeout: float | None = None) -> bool:
     True
     """
     deadline = None if timeout is None else time.monotonic() + timeout
+    pause = SOON_S
     while True:
         # Do not wait for this process's own work on memory it received: that may take longer than the timeout.
         _collect(None, wait=False)
@@ -321,7 +308,8 @@ def wait_released(timeout: float | None = None) -> bool:
             return True
         if deadline is not None and time.monotonic() >= deadline:
             return False
-        time.sleep(POLL_S)
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_S)
 
 
 @at_exit.register(at_exit.Step.EXPORTS)
@@ -332,7 +320,7 @@ def _collect_at_exit() -> None:
 @at_exit.register(at_exit.Step.REPORT)
 def _warn_at_exit() -> None:
     # What only lingers elsewhere is closed there as soon as it is recalled.
-    grace = LINGERING_S if any(export.flags[LINGERS] for export in exports.values()) else 0.0
+    grace = LINGERING_S if any(export.lingers for export in exports.values()) else 0.0
     if exports and not wait_released(max(policy.exit_wait, grace)):
         warnings.warn(
             f"this process ends while other processes use, or may still receive, {len(exports)} of its messages with "
@@ -346,14 +334,13 @@ def _warn_at_exit() -> None:
 @cuda_driver.after_fork
 def _forget() -> None:
     """Keep the parent's objects alive but unused: the driver cannot free them in a forked child."""
-    global _slots_lock
-    _slots_lock = threading.RLock()
     for export in exports.values():
-        export.flags.release()  # or the child would have a reference to the lease
+        export.release()  # or the child would have a reference to the lease
     _inherited.append(dict(exports))
     exports.clear()
     _oldest.clear()
     _kept.clear()
+    _shared.clear()
     _latest.clear()
 
 

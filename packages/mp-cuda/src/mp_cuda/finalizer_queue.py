@@ -16,13 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from mp_core import set_thread_name
 from mp_cuda import at_exit, cuda_driver
+from mp_cuda._functions import Link, set_hooks, synchronize
 from mp_cuda.errors import DriverError, MpCudaError
 
-__all__ = ["Task", "closes", "drain", "expect", "oldest", "pending", "put", "wake", "wake_watch", "watch"]
+__all__ = ["Task", "closes", "drain", "expect", "pending", "put", "wake", "wake_watch", "watch"]
 
 _log = logging.getLogger("mp_cuda")
 WATCH_S = 0.05
@@ -32,13 +33,16 @@ RELAXED = 2
 
 
 class Task(Protocol):
-    """Work to do once its object is gone."""
+    """
+    Work to do once its object is gone.
+
+    It has `run()`; or, for a class of which there are many, a static `run_all(tasks)` for several of one device: each
+    call of the driver gives the interpreter lock away, and to get it back takes longer than the call.
+    """
 
     device: int
     after_work: bool
     """Must all earlier work on the device be done first?"""
-
-    def run(self) -> None: ...
 
 
 _tasks: deque[Task] = deque()
@@ -73,15 +77,10 @@ def _start() -> None:
             _thread = thread
 
 
-def put(task: Task, *, soon: bool = True) -> None:
-    """
-    Queue *task*. Neither locks, blocks nor calls the driver.
-
-    Without *soon* it is done when the thread looks the next time; so there must be something to watch.
-    """
+def put(task: Task) -> None:
+    """Queue *task*. Neither locks, blocks nor calls the driver."""
     _tasks.append(task)
-    if soon:
-        wake()
+    wake()
 
 
 def wake() -> None:
@@ -90,14 +89,6 @@ def wake() -> None:
     if not _woken:
         _woken = True
         _wakeups.put(None)
-
-
-def oldest() -> Task | None:
-    """Return the task that has waited longest."""
-    try:
-        return _tasks[0]
-    except IndexError:
-        return None
 
 
 def watch(look: Callable[[], bool]) -> None:
@@ -131,7 +122,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
     global _expected
     if not _draining.acquire(blocking=wait):
         return
-    todo: deque[Task] = deque()
+    todo: deque[Any] = deque()
     left: list[Task] = []
     done = 0
     try:
@@ -145,13 +136,20 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
             # One wait for the device covers all tasks queued before it.
             if task.after_work and task.device not in idle:
                 idle[task.device] = wait and _wait_for(task.device)
-            todo.popleft()
+            run_all = getattr(task, "run_all", None)
+            alike = [todo.popleft()]
+            while run_all and todo and type(todo[0]) is type(task) and todo[0].device == task.device:
+                alike.append(todo.popleft())
             if task.after_work and not idle[task.device]:
-                left.append(task)
+                left += alike
                 continue
-            done += 1
+            if not isinstance(task, Link):  # C queues those, without an announcement: see `watch`
+                done += len(alike)
             try:
-                task.run()
+                if run_all:
+                    run_all(alike)
+                else:
+                    task.run()
             except Exception as error:  # the other tasks must still run
                 _log.warning("%s: %r", type(task).__name__, error)
         for function in _closers if close else ():
@@ -169,7 +167,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
 
 def _wait_for(device: int) -> bool:
     try:
-        cuda_driver.synchronize(device)
+        synchronize(device)
     except DriverError as error:
         if 900 <= error.code < 920:  # a stream is being captured into a graph; its work has not begun
             return False
@@ -222,6 +220,7 @@ def _relax() -> None:
 
 
 at_exit.register(at_exit.Step.FINALIZERS)(drain)
+set_hooks(tasks=_tasks, wake=wake)
 
 
 @cuda_driver.after_fork

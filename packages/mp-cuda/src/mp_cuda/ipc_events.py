@@ -13,170 +13,104 @@ A process may have 4096 such events. If no event is available, the sender waits 
 from __future__ import annotations
 
 import threading
-import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable
 from typing import Any
 
 from mp_core import collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
+from mp_cuda._functions import Event, Reference, destroy_events, forget, free_events, set_hooks
 from mp_cuda.errors import DriverError
-from mp_cuda.process_identity import Process
-from mp_cuda.stream import as_stream
 
-__all__ = ["ImportedEvent", "PooledEvent", "close_all", "counts", "open_event", "take", "wait_on_own"]
+__all__ = ["close_all", "counts", "make_event", "open_event"]
 
 INTERPROCESS, DISABLE_TIMING, BLOCKING_SYNC = 4, 2, 1
 KEPT_OPEN = 1024
 OUT_OF_MEMORY = 2
 
 _lock = threading.RLock()
-_free: dict[int, deque[PooledEvent]] = {}
-_made: dict[bytes, PooledEvent] = {}
-"""All events of the pool, by their handles."""
+_made: dict[bytes, Event] = {}
+"""All events of the pool, and those in use, by their handles."""
+_opened: dict[bytes, Event] = {}
+"""Events of other processes that are open, by process and handle."""
 
 
-# ---- the sender's side -----------------------------------------------------------------------------------------------
-
-
-class PooledEvent:
-    """An event of the pool, with the 64-byte handle that opens it in another process."""
-
-    __slots__ = ("device", "event", "handle")
-
-    def __init__(self, device: int) -> None:
-        self.device = device
-        self.event = cuda_driver.call("cuEventCreate", INTERPROCESS | DISABLE_TIMING | BLOCKING_SYNC)
-        self.handle = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", self.event))
-
-    def record(self, stream: Any) -> None:
-        """Mark the work given to *stream* so far."""
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuEventRecord", self.event, as_stream(stream))
-
-    def wait_on(self, stream: Any) -> None:
-        """Make later work on *stream* wait for the recorded work."""
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
-
-    def return_to_pool(self) -> None:
-        """Return an event that no stream waits for any more. Does not lock."""
-        _free[self.device].append(self)
-
-
-def take(device: int) -> PooledEvent | None:
-    """Take an event of *device* from the pool. Return None if there is none: then the sender waits for its stream."""
-    free = _free.setdefault(device, deque())
-    try:
-        return free.pop()  # the one that was used last: receivers have it open
-    except IndexError:
-        pass
+def make_event(device: int) -> Event | None:
+    """Make one more event for messages. Return None if there may be no more, or if others were returned meanwhile."""
     with _lock:
         if len(_made) >= policy.event_pool:
             collect_leases()
-            return free.pop() if free else None
+            return None
         try:
             with cuda_driver.guard(device):
-                event = PooledEvent(device)
+                event = cuda_driver.call("cuEventCreate", INTERPROCESS | DISABLE_TIMING | BLOCKING_SYNC)
+                handle = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
         except DriverError:
             return None
-        _made[event.handle] = event
-    return event
-
-
-def wait_on_own(handle: bytes, stream: Any) -> None:
-    """Make later work on *stream* wait for the event of this process with that handle."""
-    _made[handle].wait_on(stream)
-
-
-# ---- the receiver's side ---------------------------------------------------------------------------------------------
+        made = _made[handle] = Event(device, int(event), handle)
+    return made
 
 
 class _Destroy:
     after_work = False
 
-    def __init__(self, device: int, event: Any) -> None:
+    def __init__(self, device: int, event: int) -> None:
         self.device, self.event = device, event
 
-    def run(self) -> None:
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuEventDestroy", self.event)
+    @staticmethod
+    def run_all(tasks: list[Any]) -> None:
+        codes = destroy_events(tasks[0].device, tuple(task.event for task in tasks))
+        cuda_driver.check_codes("cuEventDestroy", codes)
 
 
-class ImportedEvent:
-    """An event of another process."""
-
-    __slots__ = ("__weakref__", "_task", "device", "event")
-
-    def __init__(self, device: int, handle: bytes) -> None:
-        self.device = device
-        with cuda_driver.guard(device):
-            self.event = cuda_driver.call("cuIpcOpenEventHandle", cuda_driver.handle_from("CUipcEventHandle", handle))
-        self._task = _Destroy(device, self.event)
-        finalizer_queue.expect()
-
-    def wait_on(self, stream: Any) -> None:
-        """Make later work on *stream* wait for the recorded work."""
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
-
-    def __del__(self, put: Any = finalizer_queue.put) -> None:
-        task = getattr(self, "_task", None)
-        if task is not None:
-            put(task)
-
-
-_recent: OrderedDict[tuple[Process, bytes], ImportedEvent] = OrderedDict()
-_opened: weakref.WeakValueDictionary[tuple[Process, bytes], ImportedEvent] = weakref.WeakValueDictionary()
-
-
-def open_event(device: int, owner: Process, handle: bytes, alive: Callable[[], bool]) -> ImportedEvent | None:
+def open_event(device: int, home: Reference, handle: bytes) -> Event | None:
     """
-    Open the event of *owner* with *handle*, or return the one already open. The last 1024 stay open.
+    Open the event of another process, which *home* keeps, or return the one already open. 1024 stay open.
 
-    The key includes the owner because an open event may outlive it, and a later process may have its pid and handles.
+    It is known by its owner too, which it may outlive: a later process may have the same pid and handles.
     Return None if the owner has ended: the driver opens its event, too.
     """
-    key = owner, handle
+    pid, nonce = home.owner
+    key = pid.to_bytes(4, "little") + nonce + handle
     with _lock:
-        event = _opened.get(key)
-        if event is None:
-            event = _open(device, handle, alive)
-            if event is None:
-                return None
+        event = _opened.get(key) or _open(device, home, handle)
+        if event is not None:
             _opened[key] = event
-        _recent[key] = event
-        _recent.move_to_end(key)
-        if len(_recent) > KEPT_OPEN:
-            _recent.popitem(last=False)
+            if len(_opened) > KEPT_OPEN:
+                del _opened[next(iter(_opened))]
     return event
 
 
-def _open(device: int, handle: bytes, alive: Callable[[], bool]) -> ImportedEvent | None:
-    if not alive():
+def _open(device: int, home: Reference, handle: bytes) -> Event | None:
+    if not home.owner_alive:
         return None
     try:
-        event = ImportedEvent(device, handle)
+        event = _imported(device, handle)
     except DriverError as error:
-        if not alive():
+        if not home.owner_alive:
             return None
         if error.code != OUT_OF_MEMORY:
             raise
         close_all()  # a process may have so many; those kept for reuse make room
         finalizer_queue.drain()
-        event = ImportedEvent(device, handle)
-    return event if alive() else None
+        event = _imported(device, handle)
+    return event if home.owner_alive else None
 
 
-def counts() -> tuple[int, int]:
-    """Return how many events are in the pool or in use, and how many of other processes are open."""
-    return len(_made), len(_opened)
+def _imported(device: int, handle: bytes) -> Event:
+    with cuda_driver.guard(device):
+        event = cuda_driver.call("cuIpcOpenEventHandle", cuda_driver.handle_from("CUipcEventHandle", handle))
+    finalizer_queue.expect()
+    return Event(device, int(event), handle, _Destroy(device, int(event)))
+
+
+def counts() -> tuple[int, int, int]:
+    """Return how many events were made, how many of them are free, and how many of other processes are open."""
+    return len(_made), free_events(), len(_opened)
 
 
 def close_all() -> None:
     """Close the events of other processes that are kept open only for reuse."""
     with _lock:
-        _recent.clear()
+        _opened.clear()
 
 
 @at_exit.register(at_exit.Step.EVENTS)
@@ -185,13 +119,15 @@ def _close_at_exit() -> None:
     finalizer_queue.drain()
 
 
+set_hooks(made=_made, events=_opened, make_event=make_event, open_event=open_event)
+
+
 @cuda_driver.after_fork
 def _forget() -> None:
     global _lock
     _lock = threading.RLock()
-    _made.clear()
-    for event in list(_recent.values()):
-        event._task = None  # type: ignore[assignment]
-    _recent.clear()
+    forget()
+    for event in _opened.values():
+        event.forget()
     _opened.clear()
-    _free.clear()
+    _made.clear()

@@ -80,6 +80,8 @@ def register(*kinds: str) -> tuple[str, ...]:
     ()
     """
     from mp_cuda import adapters
+    from mp_cuda._functions import use_codec
+    from mp_cuda.exports import in_use
     from mp_cuda.reduce import reduce_array
 
     if not kinds:
@@ -94,13 +96,16 @@ def register(*kinds: str) -> tuple[str, ...]:
         handles = getattr(adapter, "handles", None)
         if handles is not None:
             _replace_default(kind, adapter, handles)
+        if hasattr(adapter, "in_use"):
+            in_use[adapter.owner_type()] = adapter.in_use
         for type_ in adapter.types():
+            adapters.registered[type_] = kind, adapter, handles
             before = _reducers().get(type_)
             # A reducer of another package may find ours where its library has its own.
-            if type_ in _before or (handles is not None and getattr(before, "finds_default", False)):
-                continue
-            _before[type_] = kind, before
-            ForkingPickler.register(type_, reduce_array if handles is None else _either(handles, before))
+            if type_ not in _before and not (handles is not None and getattr(before, "finds_default", False)):
+                _before[type_] = kind, before
+                ForkingPickler.register(type_, reduce_array if handles is None else _either(handles, before))
+            use_codec(type_, _reducers()[type_])
     return kinds
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mp_cuda import cuda_driver, finalizer_queue
+from mp_cuda._functions import free_memory
 from mp_cuda.errors import DeviceMemoryError, DriverError
 from mp_cuda.exports import collect_lingering
 
@@ -21,9 +22,10 @@ class _Free:
     def __init__(self, device: int, ptr: int) -> None:
         self.device, self.ptr = device, ptr
 
-    def run(self) -> None:
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuMemFree", self.ptr)
+    @staticmethod
+    def run_all(tasks: list[Any]) -> None:
+        codes = free_memory(tasks[0].device, tuple(task.ptr for task in tasks))
+        cuda_driver.check_codes("cuMemFree", codes)
 
 
 class Allocation:

@@ -6,24 +6,16 @@ used again, these numbers are not.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mp_cuda import cuda_driver
+from mp_cuda._functions import address_range, buffer_id, pointer_attributes
 from mp_cuda.errors import DriverError, NotShareableError
 
 __all__ = ["AllocationInfo", "UnknownPointerError", "allocation_of", "known", "reason"]
 
-BUFFER_ID = 7
-_ASKED = {
-    "memory_type": 2,
-    "buffer_id": BUFFER_ID,
-    "is_managed": 8,
-    "device": 9,
-    "legacy": 10,
-    "handle_types": 14,
-    "pool": 17,
-}
+_ASKED = 2, 7, 8, 9, 10, 14, 17
+"""Memory type, number, managed, device, whether a handle opens it, types of handles, pool."""
 HOST = 1
 MOST_KNOWN = 4096
 POSIX_FD = 1
@@ -54,45 +46,29 @@ known: dict[int, AllocationInfo] = {}
 """Allocations by their numbers."""
 
 
-def allocation_of(ptr: int, low: int, high: int) -> AllocationInfo:
-    """
-    Find the allocation that holds the bytes from *ptr + low* to *ptr + high*. `NotShareableError` if none does.
-
-    A context must be current.
-    """
-    allocation = known.get(_buffer_id(ptr + low))
+def allocation_of(device: int, ptr: int, low: int, high: int) -> AllocationInfo:
+    """Find the allocation that holds the bytes from *ptr + low* to *ptr + high*. `NotShareableError` if none does."""
+    allocation = known.get(buffer_id(device, ptr + low))
     if allocation is None or not allocation.base <= ptr + low <= ptr + high <= allocation.base + allocation.nbytes:
-        allocation = _asked(ptr, low, high)
+        allocation = _asked(device, ptr, low, high)
         if len(known) >= MOST_KNOWN:
             known.clear()
         known[allocation.buffer_id] = allocation
     return allocation
 
 
-def _buffer_id(ptr: int) -> int:
-    try:
-        return int(cuda_driver.call("cuPointerGetAttribute", _attribute(BUFFER_ID), ptr))
-    except DriverError:
-        return 0  # the driver does not know the pointer
-
-
-@functools.cache
-def _attribute(number: int) -> Any:
-    return cuda_driver.bindings().CUpointer_attribute(number)
-
-
-def _asked(ptr: int, low: int, high: int) -> AllocationInfo:
-    asked = _attributes(ptr + low)
-    if not asked["buffer_id"]:
+def _asked(device: int, ptr: int, low: int, high: int) -> AllocationInfo:
+    memory_type, number, managed, ordinal, legacy, handle_types, pool = pointer_attributes(device, ptr + low, _ASKED)
+    if not number:
         raise UnknownPointerError(
             f"{ptr:#x} is not memory that CUDA knows (host memory, memory of another process, or freed); copy it to a "
             "device with from_host()"
         )
-    if asked["memory_type"] == HOST:
+    if memory_type == HOST:
         base, nbytes = ptr + low, high - low
     else:
         try:
-            base, nbytes = (int(v) for v in cuda_driver.call("cuMemGetAddressRange", ptr + low))
+            base, nbytes = address_range(device, ptr + low)
         except DriverError as error:
             raise UnknownPointerError(f"{ptr:#x} is not in any allocation: {error}") from error
     if ptr + high > base + nbytes:
@@ -102,23 +78,9 @@ def _asked(ptr: int, low: int, high: int) -> AllocationInfo:
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or copy it into one with "
             "share(..., fallback='copy') or set_policy(fallback='copy')"
         )
-    return AllocationInfo(
-        base,
-        nbytes,
-        int(asked["device"]),
-        int(asked["buffer_id"]),
-        bool(asked["legacy"]),
-        int(asked["pool"] or 0),
-        bool(int(asked["handle_types"] or 0) & POSIX_FD),
-        bool(asked["is_managed"]),
-        asked["memory_type"] == HOST,
-    )
-
-
-def _attributes(ptr: int) -> dict[str, Any]:
-    kinds = [_attribute(number) for number in _ASKED.values()]
-    values = cuda_driver.call("cuPointerGetAttributes", len(kinds), kinds, ptr)
-    return dict(zip(_ASKED, (int(v) if v is not None else 0 for v in values), strict=True))
+    exportable = bool(handle_types & POSIX_FD)
+    is_host = memory_type == HOST
+    return AllocationInfo(base, nbytes, ordinal, number, bool(legacy), pool, exportable, bool(managed), is_host)
 
 
 def reason(allocation: AllocationInfo) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from mp_cuda._functions import set_process
+
 __all__ = ["Process", "me"]
 
 
@@ -15,20 +17,19 @@ class Process(NamedTuple):
     nonce: bytes
 
 
-_me: Process | None = None
+_me: Process
 
 
 def me() -> Process:
     """Return this process."""
-    global _me
-    if _me is None:
-        _me = Process(os.getpid(), os.urandom(8))
     return _me
 
 
-def _forget() -> None:
+def _renew() -> None:
     global _me
-    _me = None
+    _me = Process(os.getpid(), os.urandom(8))
+    set_process(*_me)
 
 
-os.register_at_fork(after_in_child=_forget)
+_renew()
+os.register_at_fork(after_in_child=_renew)

@@ -1,116 +1,109 @@
-"""Reducers: turn an array of any kind into a message, and the message into an array of the same kind."""
+"""Reducers: turn an array of any kind into a message, and the message into an array of the same kind.
+
+Most arrays are written and read in C (`native/outgoing.c`, `native/incoming.c`), all of a message together.
+`reduce_array` is for the others: those that ForkingPickler pickles outside of a message of mp-core, those of structured
+types, and what `share` exports. Each of them is alone: it has a lease and an event of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import pickling
-from mp_core.native import by_value
-from mp_cuda import adapters, finalizer_queue
+from mp_cuda import _functions, adapters, finalizer_queue, imports, ipc_events, messages
+from mp_cuda._functions import Table, export_alone, set_hooks, use_codec
 from mp_cuda.array import DeviceArray
 from mp_cuda.conversion import as_device_array
-from mp_cuda.dtype import packed, unpacked
-from mp_cuda.imports import Delivery, receive_memory, wait_ready
-from mp_cuda.messages import Described, Outgoing, described, outgoing
+from mp_cuda.dtype import DType, plain
 from mp_cuda.policy import Fallback
 from mp_cuda.stream import stream_number
-from mp_cuda.wire import ALL, VERSION, Memory, Ready
 
-__all__ = ["Shared", "rebuild_array", "reduce_array", "share"]
+__all__ = [
+    "NEEDED",
+    "Shared",
+    "rebuild_alone",
+    "rebuild_array",
+    "receive_table",
+    "reduce_array",
+    "share",
+    "taken_apart",
+]
+
+#: The modules whose functions C calls, and which nothing else here needs.
+NEEDED = messages, ipc_events
 
 
 def reduce_array(obj: Any) -> Any:
-    """Reduce a device array for one receiver."""
-    kind, array, extra, in_use = _taken_apart(obj)
-    if not array.nbytes:
-        return _reduce_empty(kind, array, extra)
-    message, is_alone = outgoing()
-    if not is_alone:
-        return _call(kind, array, extra, described(array, message, in_use))
-    try:
-        call = _call(kind, array, extra, described(array, message, in_use))
-        message.record()
-    except BaseException:
-        message.drop()
-        raise
-    return call
+    """Reduce a device array for one receiver, alone."""
+    return rebuild_alone, _alone(obj, None, 1, None)
 
 
-def _taken_apart(obj: Any, stream: Any = None) -> tuple[str, DeviceArray, Any, Callable[[Any], bool] | None]:
-    """Return (its kind, an array of the memory to send, what else its adapter needs, whether its memory is in use)."""
+def _alone(obj: Any, stream: Any, receivers: int, fallback: Fallback | None) -> tuple[Any, ...]:
+    """Return the arguments of `rebuild_alone`."""
     kind = None if isinstance(obj, DeviceArray) else adapters.kind_of(obj)
+    extra = b""
     if kind is None:
-        return adapters.OWN, as_device_array(obj, stream=stream), None, None
-    adapter = adapters.by_kind(kind)
-    array, extra = adapter.taken_apart(obj)
-    if stream is not None:
-        array = array._replace(stream=stream_number(stream))
-    return kind, array, extra, getattr(adapter, "in_use", None)
-
-
-def _call(kind: str, array: DeviceArray, extra: Any, part: Described) -> Any:
-    leases, memory, ready, number, offset = part
-    lease = leases[0] if len(leases) == 1 else leases
-    return rebuild_array, (VERSION, lease, memory, ready, number, offset, kind, *_layout(array), extra)
-
-
-def _layout(array: DeviceArray) -> tuple[Any, ...]:
-    is_plain = len(array.shape) == 1 and array.strides[0] == array.dtype.itemsize  # what most long messages have
-    return array.shape, None if is_plain else array.strides, packed(array.dtype), array.readonly
-
-
-def _reduce_empty(kind: str, array: DeviceArray, extra: Any) -> Any:
-    # An empty array needs no device.
-    return rebuild_array, (VERSION, (), None, None, 0, 0, kind, *_layout(array), extra)
-
-
-def rebuild_array(*parts: Any) -> Any:
-    """
-    Rebuild the array of a message: of the kind that was sent if its library can be imported, else a `DeviceArray`.
-
-    Raises `ValueError` if the message is damaged, and what `mp_cuda.imports.receive_memory` raises.
-    """
-    try:
-        version, leases, memory, ready, number, offset, kind, shape, strides, dtype, readonly, extra = parts
-        if version != VERSION:
-            raise ValueError(f"version {version} instead of {VERSION}; both processes need the same mp-cuda")
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the message of a device array is damaged: {error}") from None
-    if memory is None:
-        array = DeviceArray(0, shape, unpacked(dtype), 0, strides=strides, readonly=readonly)
+        array = as_device_array(obj, stream=stream)
     else:
-        owner, base, device = _opened(leases, memory, ready, number)
-        array = DeviceArray(
-            base + offset, shape, unpacked(dtype), device, strides=strides, readonly=readonly, owner=owner
-        )
-    if kind == adapters.OWN:
-        return array
+        array, extra = adapters.by_kind(kind).taken_apart(obj)
+        if stream is not None:
+            array = array._replace(stream=stream_number(stream))
+    dtype = None if plain(array.dtype) is not None else tuple(array.dtype)
+    return (*export_alone(array, receivers, fallback), kind, extra, dtype)
+
+
+def rebuild_alone(offers: tuple[bytes, ...], table: bytes | None, layout: bytes, *more: Any) -> Any:
+    """Rebuild the array of `reduce_array`, and receive what it needs."""
+    if len(more) != 3:
+        raise ValueError(f"the message of a device array is damaged: it has {len(more)} parts more instead of 3")
+    kind, extra, dtype = more
+    shared = None if table is None else receive_table(offers, table)
+    return _functions.rebuild(shared, layout, kind, extra, None if dtype is None else DType(*dtype))
+
+
+def receive_table(offers: tuple[bytes, ...], table: bytes) -> Table:
+    """
+    Receive what the arrays of a message share.
+
+    Raises `ValueError` if the message is damaged, `StaleHandleError` if it was received before or revoked, and what
+    `mp_cuda.imports.open_memory` raises.
+    """
+    return _functions.receive_table(offers, table)
+
+
+def rebuild_array(table: Table | None, layout: bytes, kind: str | None = None, extra: bytes = b"") -> Any:
+    """Rebuild the array of a message: of the kind that was sent, or a `DeviceArray` if its library is missing."""
+    return _functions.rebuild(table, layout, kind, extra)
+
+
+# ---- arrays of libraries ---------------------------------------------------------------------------------------------
+
+
+def taken_apart(obj: Any) -> tuple[str, DeviceArray, bytes] | None:
+    """Return (kind, array of the memory, what else its adapter needs); None if its library sends it."""
+    kind, adapter, handles = adapters.registered[type(obj)]
+    if handles is not None and not handles(obj):
+        return None
+    return kind, *adapter.taken_apart(obj)
+
+
+def _rebuild_kind(kind: str, extra: bytes, array: DeviceArray) -> Any:
     try:
         return adapters.by_kind(kind).rebuild(array, extra)
     except ImportError:
         return array
 
 
-def _opened(
-    leases: Delivery | tuple[Delivery, ...], memory: Memory, ready: Ready | None, number: int
-) -> tuple[Any, int, int]:
-    """Return what keeps the memory, its address and its device, where the legacy default stream waits for *ready*."""
-    if isinstance(leases, tuple):
-        delivery = leases[0]
-        delivery.also = leases[1:]
-    else:
-        delivery = leases
-    if (sent := delivery.sent) is not None:
-        allocation, _ = sent.allocations[memory.key.buffer_id]
-        if ready is not None:
-            wait_ready(ready, allocation.device)
-        return sent.owners if number == ALL else sent.owners[number], allocation.base, allocation.device
-    received = receive_memory(delivery, memory)
-    if ready is not None:
-        wait_ready(ready, received.mapping.device)
-    return received, received.mapping.ptr, received.mapping.device
+set_hooks(
+    array_type=DeviceArray,
+    receive_table=receive_table,
+    rebuild=rebuild_array,
+    taken_apart=taken_apart,
+    rebuild_kind=_rebuild_kind,
+)
+
+
+# ---- arrays that were exported when they were shared -----------------------------------------------------------------
 
 
 class Shared:
@@ -126,31 +119,35 @@ class Shared:
     >>> queue.put(shared)                                                        # doctest: +SKIP
     """
 
-    __slots__ = ("__weakref__", "_call", "_message")
+    __slots__ = ("__weakref__", "_parts", "_task")
 
-    def __init__(self, call: Any, message: Outgoing | None) -> None:
-        self._call, self._message = call, message
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self._parts = parts
+        self._task: _Drop | None = _Drop(parts[0])
         finalizer_queue.expect()
 
     def __reduce__(self) -> Any:
-        self._message = None
-        return self._call
+        assert self._task is not None
+        self._task.offers = ()
+        return rebuild_alone, self._parts
 
     def __del__(self, put: Any = finalizer_queue.put) -> None:
-        if hasattr(self, "_message"):
-            put(_Drop(self._message))
+        task = getattr(self, "_task", None)
+        if task is not None:
+            put(task)
 
 
 class _Drop:
+    """Take back the references of a message that was not sent."""
+
     after_work = False
     device = 0
 
-    def __init__(self, message: Outgoing | None) -> None:
-        self.message = message
+    def __init__(self, offers: tuple[bytes, ...]) -> None:
+        self.offers = offers
 
     def run(self) -> None:
-        if self.message is not None:
-            self.message.drop()
+        imports.take_back(self.offers)
 
 
 def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallback | None = None) -> Shared:
@@ -189,23 +186,8 @@ def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallbac
     """
     if receivers < 1:
         raise ValueError(f"a message is for one receiver or more, not {receivers}")
-    kind, array, extra, in_use = _taken_apart(obj, stream)
-    if not array.nbytes:
-        return Shared(_reduce_empty(kind, array, extra), None)
-    message = Outgoing(receivers)
-    try:
-        call = _call(kind, array, extra, described(array, message, in_use, fallback))
-        message.record()
-        return Shared(call, message)
-    except BaseException:
-        message.drop()
-        raise
-
-
-def _reduce_alone(array: DeviceArray) -> Any:
-    """Reduce the only object of a message, which then needs no ForkingPickler; None if it needs one."""
-    return None if by_value() else reduce_array(array)
+    return Shared(_alone(obj, stream, receivers, fallback))
 
 
 ForkingPickler.register(DeviceArray, reduce_array)
-pickling.use_alone(DeviceArray, _reduce_alone)
+use_codec(DeviceArray, reduce_array)

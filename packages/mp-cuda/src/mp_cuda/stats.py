@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mp_cuda import finalizer_queue, ipc_events
 from mp_cuda.exports import exports
-from mp_cuda.imports import mappings
+from mp_cuda.imports import lingering, mappings
 
 __all__ = ["ipc_stats"]
 
@@ -32,13 +32,13 @@ def ipc_stats() -> dict[str, int]:
     0
     """
     sent = list(exports.values())
-    made, imported = ipc_events.counts()
+    made, _, imported = ipc_events.counts()
     return {
         "live_sends": len(sent),
-        "live_bytes": sum(a.nbytes for export in sent for a, _ in list(export.allocations.values())),
+        "live_bytes": sum(nbytes for export in sent for _, nbytes, _ in list(export.places.values())),
         "claims": sum(export.lease.references for export in sent),
         "mappings": len(mappings),
-        "lingering": sum(mapping.lingers is not None for mapping in list(mappings.values())),
+        "lingering": len(lingering),
         "imported_events": imported,
         "pool_events": made,
         "pending": finalizer_queue.pending(),

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from mp_cuda import cuda_driver, finalizer_queue
+from mp_cuda._functions import set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["LEGACY", "Stream", "as_stream", "in_feeder", "stream_number"]
@@ -58,6 +59,9 @@ def in_feeder() -> bool:
     The stream of the thread that called `put` is unknown there.
     """
     return threading.current_thread().name == "QueueFeederThread"
+
+
+set_hooks(in_feeder=in_feeder)
 
 
 class _Destroy:

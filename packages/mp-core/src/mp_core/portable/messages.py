@@ -28,7 +28,6 @@ __all__ = [
     "lasting_handle",
     "load_beside",
     "loads",
-    "message_part",
     "pickled",
     "pickled_by_value",
     "rebuild_block",
@@ -47,12 +46,11 @@ __all__ = [
 class _Entry:
     """A message that is being pickled."""
 
-    __slots__ = ("adopts", "by_value", "handles", "is_sending", "parts")
+    __slots__ = ("adopts", "by_value", "handles")
 
-    def __init__(self, by_value: bool, adopts: bool, is_sending: bool = False) -> None:
-        self.by_value, self.adopts, self.is_sending = by_value, adopts, is_sending
+    def __init__(self, by_value: bool, adopts: bool) -> None:
+        self.by_value, self.adopts = by_value, adopts
         self.handles: list[bytes] = []
-        self.parts: dict[Any, Any] = {}
 
 
 class _Thread(threading.local):
@@ -111,19 +109,7 @@ def _call(entry: _Entry, function: Callable[..., Any], args: tuple[Any, ...]) ->
         result = function(*args)
     finally:
         del _thread.pickling[depth:]
-    for part in list(entry.parts.values()):
-        part.finish()
     return result
-
-
-def message_part(kind: Callable[[], Any]) -> Any:
-    """Return `kind()`, one for the message of this thread, whose `finish()` is called when that has been pickled."""
-    if not _thread.pickling or _thread.pickling[-1].is_sending:
-        return None
-    parts = _thread.pickling[-1].parts
-    if kind not in parts:
-        parts[kind] = kind()
-    return parts[kind]
 
 
 def in_message(function: Callable[..., Any], *args: Any) -> Any:
@@ -159,7 +145,7 @@ def _pickled(entry: _Entry, function: Callable[..., Any], args: tuple[Any, ...])
 
 def sent(goes_by_value: bool, function: Callable[..., Any], *args: Any) -> Any:
     """Call *function*, which pickles and sends a message; discard its references if nobody can have received it."""
-    entry = _Entry(goes_by_value or by_value(), True, is_sending=True)
+    entry = _Entry(goes_by_value or by_value(), True)
     try:
         return _call(entry, function, args)
     except (BrokenPipeError, ConnectionResetError):

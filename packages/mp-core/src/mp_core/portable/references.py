@@ -137,6 +137,10 @@ class Buffer:
             hold.segment.drop_dead()
             return sum(cell == hold.cell for _, cell, _ in hold.segment.entries()) - 1
 
+    def _end(self) -> bool:
+        """Tell whether only this process has the block."""
+        return self._others() == 0
+
     def _sign(self) -> None:
         """Do nothing: the segment of a block names its owner."""
 

@@ -260,6 +260,9 @@ class _Reader:
             details = {"bytes": event.a}
         elif event.kind == kinds.PICKLE:
             category, name = "pickle", "pickle" if event.flags & kinds.INTO else "unpickle"
+            if event.a:
+                name += ", with device memory"
+                details = {"bytes": event.a}
         else:
             return None
         return Span(event.start - self.zero, event.duration, category, name, event.thread, details)

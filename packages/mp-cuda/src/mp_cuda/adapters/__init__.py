@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from mp_cuda.array import DeviceArray
 
-__all__ = ["KINDS", "OWN", "Adapter", "by_kind", "of"]
-
-OWN = "mp_cuda"
-"""The kind of a `DeviceArray`, and of arrays without an adapter."""
+__all__ = ["KINDS", "Adapter", "by_kind", "kind_of", "of", "registered"]
 
 KINDS = {"cupy": "cupy", "numba": "numba.cuda.cudadrv.devicearray", "torch": "torch", "cuda.core": "cuda.core"}
 """The kinds, with the module that must have been imported for such arrays to exist."""
@@ -26,13 +25,18 @@ class Adapter(Protocol):
     def view(self, obj: Any) -> DeviceArray:
         """View *obj* as a `DeviceArray` that keeps it alive."""
 
-    def taken_apart(self, obj: Any) -> tuple[DeviceArray, Any]:
+    def taken_apart(self, obj: Any) -> tuple[DeviceArray, bytes]:
         """Return the memory to send, which need not be all or only that of *obj*, and what else `rebuild` needs."""
 
-    def rebuild(self, array: DeviceArray, extra: Any) -> Any:
+    def rebuild(self, array: DeviceArray, extra: bytes) -> Any:
         """Make an array of the library on the memory of *array*, and keep *array* alive."""
 
 
+registered: dict[type, tuple[str, Adapter, Callable[[Any], bool] | None]] = {}
+"""The types whose arrays messages have by their adapters, with what tells which arrays, or None for all."""
+
+
+@functools.cache
 def by_kind(kind: str) -> Adapter:
     """Return the adapter of *kind*. `ValueError` if there is none."""
     if kind not in KINDS:

@@ -24,11 +24,11 @@ def view(obj: Any) -> DeviceArray:
     return DeviceArray(int(obj.handle), (int(obj.size),), dtype_of("|u1"), int(obj.device_id), owner=obj)
 
 
-def taken_apart(obj: Any) -> tuple[DeviceArray, None]:
-    return view(obj), None
+def taken_apart(obj: Any) -> tuple[DeviceArray, bytes]:
+    return view(obj), b""
 
 
-def rebuild(array: DeviceArray, extra: None) -> Any:
+def rebuild(array: DeviceArray, extra: bytes) -> Any:
     from cuda.core import Buffer
 
     return Buffer.from_handle(array.ptr, array.nbytes, owner=array)

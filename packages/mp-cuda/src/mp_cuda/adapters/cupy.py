@@ -25,11 +25,11 @@ def view(obj: Any) -> DeviceArray:
     return by_interface(obj, device=int(obj.device.id), stream=stream)
 
 
-def taken_apart(obj: Any) -> tuple[DeviceArray, None]:
-    return view(obj), None
+def taken_apart(obj: Any) -> tuple[DeviceArray, bytes]:
+    return view(obj), b""
 
 
-def rebuild(array: DeviceArray, extra: None) -> Any:
+def rebuild(array: DeviceArray, extra: bytes) -> Any:
     import cupy
 
     low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)

@@ -30,11 +30,11 @@ class _Unbound:
         return self._array.__cuda_array_interface__ | {"stream": None}
 
 
-def taken_apart(obj: Any) -> tuple[DeviceArray, None]:
-    return view(obj), None
+def taken_apart(obj: Any) -> tuple[DeviceArray, bytes]:
+    return view(obj), b""
 
 
-def rebuild(array: DeviceArray, extra: None) -> Any:
+def rebuild(array: DeviceArray, extra: bytes) -> Any:
     from numba import cuda
 
     as_cuda_array: Any = cuda.as_cuda_array  # numba has few types

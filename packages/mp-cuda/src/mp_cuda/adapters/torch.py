@@ -15,8 +15,11 @@ module, where a reducer for the tensors of the host (mp-torch's) finds it for al
 
 from __future__ import annotations
 
-import sys
+import marshal
 from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
 
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
@@ -24,25 +27,25 @@ from mp_cuda.errors import NotShareableError
 from mp_cuda.protocols import by_dlpack
 from mp_cuda.stream import LEGACY
 
-__all__ = ["default_reducer", "handles", "in_use", "rebuild", "taken_apart", "types", "view"]
+__all__ = ["default_reducer", "handles", "in_use", "owner_type", "rebuild", "taken_apart", "types", "view"]
+
+_BYTE = dtype_of("|u1")
+_names: dict[Any, str] = {}
+# What torch.cuda.current_stream() asks, without an object for the stream.
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def types() -> tuple[type, ...]:
-    torch = sys.modules["torch"]
     return torch.Tensor, torch.nn.Parameter
 
 
 def default_reducer() -> tuple[Any, str]:
     """Return the module with torch's reducer, and the reducer's name in it."""
-    import torch.multiprocessing.reductions
-
-    return torch.multiprocessing.reductions, "reduce_tensor"
+    return reductions, "reduce_tensor"
 
 
 def handles(obj: Any) -> bool:
     """Return whether *obj* is sent from here: a plain tensor on a CUDA device. All others keep their reducer."""
-    import torch
-
     return bool(
         obj.is_cuda
         and obj.layout is torch.strided
@@ -55,18 +58,14 @@ def view(obj: Any) -> DeviceArray:
     return by_dlpack(obj.detach())._replace(stream=_stream(_index(obj)))
 
 
-def taken_apart(obj: Any) -> tuple[DeviceArray, Any]:
-    import torch
-
+def taken_apart(obj: Any) -> tuple[DeviceArray, bytes]:
     _refuse_without_leaf(obj)
     if obj.requires_grad and obj._backward_hooks:
         torch.utils.hooks.warn_if_has_hooks(obj)
     storage = obj.untyped_storage()
     device = _index(obj)
-    array = DeviceArray(
-        storage.data_ptr(), (storage.nbytes(),), dtype_of("|u1"), device, owner=storage, stream=_stream(device)
-    )
-    return array, description(obj)
+    array = DeviceArray(storage.data_ptr(), (storage.nbytes(),), _BYTE, device, owner=storage, stream=_stream(device))
+    return array, description(obj, device)
 
 
 def _refuse_without_leaf(tensor: Any) -> None:
@@ -74,40 +73,45 @@ def _refuse_without_leaf(tensor: Any) -> None:
         raise NotShareableError("the tensor is not a leaf, and gradients cannot be sent: send tensor.detach()")
 
 
-def description(tensor: Any) -> tuple[Any, ...]:
+def description(tensor: Any, device: int) -> bytes:
     """Return what there is to a tensor besides its storage."""
-    import torch
+    dtype = tensor.dtype
+    name = _names.get(dtype)
+    if name is None:
+        name = _names[dtype] = str(dtype).removeprefix("torch.")
+    layout = name, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    is_parameter = type(tensor) is torch.nn.Parameter
+    return marshal.dumps((*layout, tensor.requires_grad, is_parameter, tensor.is_conj(), tensor.is_neg(), device))
 
-    flipped = tensor.is_conj(), tensor.is_neg()
-    layout = tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-    return (*layout, tensor.requires_grad, type(tensor) is torch.nn.Parameter, *flipped, _index(tensor))
+
+def owner_type() -> type:
+    """Return the type of what exports keep."""
+    kind: type = torch.UntypedStorage
+    return kind
 
 
 def in_use(storage: Any) -> bool:
     """Return whether tensors refer to a storage that exports keep; if torch does not tell, its time is limited."""
-    import torch
-
     count: Any = getattr(torch._C, "_storage_Use_Count", None)
     return count is None or count(storage._cdata) > 1  # one is that of the Python object
 
 
-def rebuild(array: DeviceArray, extra: tuple[Any, ...]) -> Any:
-    import torch
-
-    if not array.nbytes:
-        return described(torch.UntypedStorage(0, device=_device(extra[-1])), extra)
+def rebuild(array: DeviceArray, extra: bytes) -> Any:
+    description = marshal.loads(extra)
+    if not array.shape[0]:
+        return described(torch.UntypedStorage(0, device=_device(description[-1])), description)
     storage = array._owner if isinstance(array._owner, torch.UntypedStorage) else _storage_over(array)
     # The legacy default stream waits for the sender's work.
     array._make_wait(_stream(array.device) or LEGACY)
-    return described(storage, extra)
+    return described(storage, description)
 
 
-def described(storage: Any, extra: tuple[Any, ...]) -> Any:
+def described(storage: Any, description: tuple[Any, ...]) -> Any:
     """Make the tensor of a description on *storage*."""
-    import torch
-
-    dtype, offset, shape, strides, requires_grad, is_parameter, conj, neg, _ = extra
-    tensor: Any = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
+    name, offset, shape, strides, requires_grad, is_parameter, conj, neg, _ = description
+    tensor: Any = torch.empty(0, dtype=getattr(torch, name), device=storage.device).set_(
+        storage, offset, shape, strides
+    )
     if conj:
         tensor = tensor.conj()
     if neg:
@@ -124,15 +128,12 @@ _limit = 128
 def _storage_over(array: DeviceArray) -> Any:
     """Return the storage on the memory of *array*: the one that is known, while it lives."""
     global _limit
-    import torch
-    from torch.multiprocessing.reductions import StorageWeakRef
-
-    key = array.ptr, array.nbytes
+    key = array.ptr, array.shape[0]
     reference = _storages.get(key)
     storage: Any = None if reference is None else torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
     if storage is None:
         storage = _bytes_over(array).untyped_storage()
-        _storages[key] = StorageWeakRef(storage)
+        _storages[key] = reductions.StorageWeakRef(storage)
         if len(_storages) > _limit:
             for known, reference in list(_storages.items()):
                 if reference.expired():
@@ -153,8 +154,6 @@ class _Bytes:
 
 def _bytes_over(array: DeviceArray) -> Any:
     """Return a tensor of bytes on the memory of *array*, which it keeps."""
-    import torch
-
     try:
         tensor = torch.as_tensor(_Bytes(array), device=_device(array.device))
         if tensor.data_ptr() == array.ptr:
@@ -170,12 +169,9 @@ def _index(tensor: Any) -> int:
 
 
 def _device(index: int) -> Any:
-    import torch
-
     return torch.device("cuda", index)
 
 
 def _stream(device: int) -> int | None:
-    import torch
-
-    return int(torch.cuda.current_stream(device).cuda_stream) or None
+    stream = torch.cuda.current_stream(device).cuda_stream if _raw_stream is None else _raw_stream(device)
+    return int(stream) or None

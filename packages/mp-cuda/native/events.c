@@ -1,0 +1,181 @@
+/* Events of messages: those of this process, in a pool for each device, and those of others.
+ *
+ * An event is recorded when the message has been pickled, and returns to the pool when no stream
+ * waits for it any more. The GIL protects the pool. */
+#include <string.h>
+
+#include "native.h"
+
+PyObject *mp_event_type;
+
+static struct {
+    mp_event **free;
+    size_t count, room;
+} pools[MP_DEVICES];
+
+mp_event *mp_take_event(int device)
+{
+    if (device < 0 || device >= MP_DEVICES)
+        return NULL;
+    if (pools[device].count > 0) /* the one that was used last: receivers have it open */
+        return pools[device].free[--pools[device].count];
+    PyObject *made = PyObject_CallFunction(mp_hook.make_event, "i", device);
+    if (made == NULL || (PyObject *)Py_TYPE(made) == mp_event_type)
+        return (mp_event *)made;
+    Py_DECREF(made);
+    /* To make one may have returned others. */
+    return pools[device].count > 0 ? pools[device].free[--pools[device].count] : NULL;
+}
+
+void mp_return_event(mp_event *event)
+{
+    size_t room = pools[event->device].room;
+
+    if (pools[event->device].count == room) {
+        room = room == 0 ? 64 : 2 * room;
+        mp_event **more = PyMem_Realloc(pools[event->device].free, room * sizeof(*more));
+        if (more == NULL)
+            return; /* without memory it is one less */
+        pools[event->device].free = more;
+        pools[event->device].room = room;
+    }
+    pools[event->device].free[pools[event->device].count++] = event;
+}
+
+void mp_forget_events(void)
+{
+    for (int i = 0; i < MP_DEVICES; i++)
+        pools[i].count = 0; /* the driver has them no more */
+}
+
+/* free_events() -> how many events are in the pools */
+PyObject *mp_py_free_events(PyObject *module, PyObject *unused)
+{
+    size_t count = 0;
+    (void)module, (void)unused;
+
+    for (int i = 0; i < MP_DEVICES; i++)
+        count += pools[i].count;
+    return PyLong_FromSize_t(count);
+}
+
+/* ---- the type ---- */
+
+/* Event(device, number, handle, task=None) */
+static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    unsigned long long number;
+    const char *handle;
+    PyObject *task = Py_None;
+    Py_ssize_t nbytes;
+    int device;
+    (void)names;
+
+    if (!PyArg_ParseTuple(args, "iKy#|O:Event", &device, &number, &handle, &nbytes, &task))
+        return NULL;
+    if (device < 0 || device >= MP_DEVICES || nbytes != MP_CUDA_HANDLE)
+        return PyErr_Format(PyExc_ValueError, "device %d, a handle of %zd bytes", device, nbytes);
+    mp_event *self = (mp_event *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->event = (void *)(uintptr_t)number;
+    self->device = device;
+    self->task = task == Py_None ? NULL : Py_NewRef(task);
+    memcpy(self->handle, handle, sizeof(self->handle));
+    return (PyObject *)self;
+}
+
+static void event_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject *task = ((mp_event *)op)->task;
+
+    if (task != NULL) {
+        mp_leave_to(mp_hook.tasks, task);
+        mp_leave_to(mp_hook.wake, NULL);
+        Py_DECREF(task);
+    }
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF(type);
+}
+
+static int on_device(mp_event *self, int (*call)(void *, uint64_t), PyObject *stream)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(stream);
+    mp_context context;
+
+    if (PyErr_Occurred() || mp_driver_begin(self->device, &context) < 0)
+        return -1;
+    int rc = call(self->event, number);
+    mp_driver_end(&context);
+    return rc;
+}
+
+/* wait_on(stream): make later work on the stream wait for the recorded work */
+static PyObject *event_wait_on(PyObject *op, PyObject *stream)
+{
+    if (on_device((mp_event *)op, mp_wait, stream) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *event_return(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    mp_return_event((mp_event *)Py_NewRef(op));
+    Py_RETURN_NONE;
+}
+
+static PyObject *event_forget(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    Py_CLEAR(((mp_event *)op)->task);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_number(PyObject *op, void *unused)
+{
+    (void)unused;
+    return PyLong_FromVoidPtr(((mp_event *)op)->event);
+}
+
+static PyObject *get_device(PyObject *op, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(((mp_event *)op)->device);
+}
+
+static PyMethodDef event_methods[] = {
+    {"wait_on", event_wait_on, METH_O, "Make later work on a stream wait for the recorded work."},
+    {"forget", event_forget, METH_NOARGS, "Leave no task: the driver has it no more."},
+    {"return_to_pool", event_return, METH_NOARGS, "Return one that no stream waits for."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef event_getset[] = {
+    {"number", get_number, NULL, "Its number in the driver.", NULL},
+    {"device", get_device, NULL, "The ordinal of its device.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot event_slots[] = {
+    {Py_tp_doc, "Event(device, number, handle, task=None, /)\n--\n\nAn event of messages."},
+    {Py_tp_new, event_new},
+    {Py_tp_dealloc, event_dealloc},
+    {Py_tp_methods, event_methods},
+    {Py_tp_getset, event_getset},
+    {0, NULL},
+};
+
+static PyType_Spec event_spec = {
+    .name = "mp_cuda._native.Event",
+    .basicsize = sizeof(mp_event),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = event_slots,
+};
+
+int mp_add_event_type(PyObject *module)
+{
+    mp_event_type = PyType_FromModuleAndSpec(module, &event_spec, NULL);
+    return mp_event_type == NULL ? -1 : PyModule_AddObjectRef(module, "Event", mp_event_type);
+}

@@ -1,0 +1,830 @@
+/* Messages that are sent: the table that the arrays of a message share, and the codec that writes it.
+ *
+ * Note [One table]
+ *   Each array in a message is a position in memory, which the table describes:
+ *
+ *     leases     for the memory, of this process or of the one that owns it: each with an offer
+ *     memories   allocations, with the handle that opens each
+ *     events     one for each stream that produced something, recorded when the whole message has
+ *                been pickled, because to pickle it may give the device more work
+ *
+ *     rebuild_array ( receive_table (offers) table TUPLE2 REDUCE MEMOIZE   layout  ...
+ *     rebuild_array ( BINGET                                              layout  ...
+ *
+ *   It stands in front of the first array. Where arrays are written as they come (mp-core's
+ *   object_table.c), what a later array needs more is in another table.
+ *
+ * Note [What is known]
+ *   The Python modules describe memory, once for each object that owns some: a Source. Its export
+ *   lives as long as a receiver has a reference, or may still get one, and so long the object's next
+ *   message needs nothing but another offer of the same lease and an event.
+ *
+ * Note [A message that fails]
+ *   mp-core discards the offers of a message that is not sent. Here an export without any offer is
+ *   dropped, and the slots of events are free again.
+ *
+ * Note [A sender that is killed]
+ *
+ *     surveyed        exports without an offer: they are memory of this process, and end with it
+ *     offers made     in flight, and noted as of a message that nobody has sent: the reaper of mp-core
+ *                     discards them
+ *     events taken    slots that nobody clears any more: they end with their lease
+ *     recorded        the work ends with the process, and the driver calls the event done
+ *     sent            the receiver gets the offer, asks whether the owner lives before it opens memory,
+ *                     and raises ProducerGoneError; of memory that it has open it is told
+ *                     (producer_alive), and closes it when its arrays are gone */
+#include <string.h>
+
+#include "native.h"
+
+enum { FEW = 4, MOST_ROWS = 1000 };
+
+/* ---- sources ---- */
+
+/* Memory that may be sent: for an object that keeps it, or for an array of another process. */
+typedef struct {
+    PyObject_HEAD PyObject *leases, *key, *extra;
+    uint64_t base, nbytes;
+    uint32_t number; /* of the object in its export */
+    int device;
+} source;
+
+static PyObject *source_type;
+
+/* Source(leases, key, extra, base, nbytes, number, device) */
+static PyObject *source_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    PyObject *leases, *key, *extra;
+    unsigned long long base, nbytes;
+    unsigned number;
+    int device;
+    (void)names;
+
+    if (!PyArg_ParseTuple(args, "O!SOKKIi:Source", &PyTuple_Type, &leases, &key, &extra, &base,
+                          &nbytes, &number, &device))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(leases); i++)
+        if (!mp_is_reference(PyTuple_GetItem(leases, i)))
+            return PyErr_Format(PyExc_TypeError, "%R is no Reference", PyTuple_GetItem(leases, i));
+    if (PyTuple_Size(leases) == 0 || PyBytes_Size(key) > UINT16_MAX ||
+        (extra != Py_None && !PyBytes_Check(extra)))
+        return PyErr_Format(PyExc_ValueError, "that is no source");
+    source *self = (source *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->leases = Py_NewRef(leases);
+    self->key = Py_NewRef(key);
+    self->extra = extra == Py_None ? NULL : Py_NewRef(extra);
+    self->base = base;
+    self->nbytes = nbytes;
+    self->number = number;
+    self->device = device;
+    return (PyObject *)self;
+}
+
+static void source_dealloc(PyObject *op)
+{
+    source *self = (source *)op;
+    PyTypeObject *type = Py_TYPE(op);
+
+    Py_XDECREF(self->leases);
+    Py_XDECREF(self->key);
+    Py_XDECREF(self->extra);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF(type);
+}
+
+static mp_reference *lease_of(const source *self)
+{
+    return (mp_reference *)PyTuple_GetItem(self->leases, 0);
+}
+
+static PyObject *get_lease(PyObject *op, void *unused)
+{
+    (void)unused;
+    return Py_NewRef((PyObject *)lease_of((source *)op));
+}
+
+static PyObject *get_key(PyObject *op, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(((source *)op)->key);
+}
+
+static PyGetSetDef source_getset[] = {
+    {"lease", get_lease, NULL, "The first of its leases.", NULL},
+    {"key", get_key, NULL, "What tells the allocation from every other.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot source_slots[] = {
+    {Py_tp_doc, "Source(leases, key, extra, base, nbytes, number, device, /)\n--\n\n"
+                "Memory that messages may have, as they describe it."},
+    {Py_tp_new, source_new},
+    {Py_tp_dealloc, source_dealloc},
+    {Py_tp_getset, source_getset},
+    {0, NULL},
+};
+
+static PyType_Spec source_spec = {
+    .name = "mp_cuda._native.Source",
+    .basicsize = sizeof(source),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = source_slots,
+};
+
+int mp_add_source_type(PyObject *module)
+{
+    source_type = PyType_FromModuleAndSpec(module, &source_spec, NULL);
+    return source_type == NULL ? -1 : PyModule_AddObjectRef(module, "Source", source_type);
+}
+
+/* ---- the table ---- */
+
+typedef struct {
+    source *of;
+    uint16_t lease, leases;
+} memory_row;
+
+typedef struct {
+    uint64_t stream;
+    mp_event *event; /* NULL until the table is written, and if the stream is waited for */
+    int device;
+    uint16_t memory, lease, slot;
+    char is_all; /* the whole device is waited for */
+} stream_row;
+
+/* Rows of one kind. */
+#define ROWS(type)                                                                                 \
+    struct {                                                                                       \
+        type *at;                                                                                  \
+        type few[FEW];                                                                             \
+        size_t count, room;                                                                        \
+    }
+
+typedef struct {
+    mp_shared shared;
+    ROWS(mp_reference *) leases;
+    ROWS(memory_row) memories;
+    ROWS(stream_row) streams;
+    PyObject *fresh;        /* the export for what has no live one */
+    uint64_t began, nbytes; /* for the timeline; 0 without one */
+    unsigned receivers;
+    char is_written, is_finished;
+} table;
+
+static void *more_room(void *at, void *few, size_t count, size_t *room, size_t size)
+{
+    void *more = PyMem_Malloc(4 * *room * size);
+
+    if (more == NULL)
+        return PyErr_NoMemory();
+    memcpy(more, at, count * size);
+    if (at != few)
+        PyMem_Free(at);
+    *room *= 4;
+    return more;
+}
+
+/* Room for one more row: its address, or NULL with an exception. */
+#define ROOM(rows)                                                                                 \
+    ((rows).count == (rows).room ? (more = more_room((rows).at, (rows).few, (rows).count,          \
+                                                     &(rows).room, sizeof(*(rows).at))) == NULL    \
+                                       ? NULL                                                      \
+                                       : ((rows).at = more, &(rows).at[(rows).count++])            \
+                                 : &(rows).at[(rows).count++])
+
+static int finish(mp_shared *shared);
+static void drop(mp_shared *shared);
+
+static table *new_table(unsigned receivers, PyObject *fresh)
+{
+    table *self = PyMem_Calloc(1, sizeof(*self));
+
+    if (self == NULL)
+        return (table *)PyErr_NoMemory();
+    self->shared.finish = finish;
+    self->shared.drop = drop;
+    self->leases.at = self->leases.few;
+    self->memories.at = self->memories.few;
+    self->streams.at = self->streams.few;
+    self->leases.room = self->memories.room = self->streams.room = FEW;
+    self->receivers = receivers;
+    self->fresh = Py_XNewRef(fresh);
+    self->began = mp_core.copy_begins();
+    return self;
+}
+
+/* The last table of the pickle, or NULL. */
+static table *table_of(mp_shared *shared)
+{
+    while (shared != NULL && shared->finish != finish)
+        shared = shared->before;
+    return (table *)shared;
+}
+
+static int row_of_lease(table *self, mp_reference *lease)
+{
+    void *more;
+
+    for (size_t i = 0; i < self->leases.count; i++)
+        if (self->leases.at[i] == lease)
+            return (int)i;
+    mp_reference **to = ROOM(self->leases);
+    if (to == NULL)
+        return -1;
+    *to = (mp_reference *)Py_NewRef((PyObject *)lease);
+    return (int)self->leases.count - 1;
+}
+
+/* The row of memory with these leases; -1 if there is none. */
+static int known_row(const table *self, const source *of)
+{
+    for (size_t i = self->memories.count; i-- > 0;) {
+        const source *known = self->memories.at[i].of;
+        if (known == of || (known->key == of->key && lease_of(known) == lease_of(of) &&
+                            PyTuple_Size(known->leases) == PyTuple_Size(of->leases)))
+            return (int)i;
+    }
+    return -1;
+}
+
+static int new_row(table *self, source *of)
+{
+    Py_ssize_t n = PyTuple_Size(of->leases);
+    int first = -1;
+    void *more;
+
+    if (n == 1) {
+        first = row_of_lease(self, lease_of(of));
+    } else {
+        first = (int)self->leases.count; /* in a row */
+        for (Py_ssize_t i = 0; i < n; i++) {
+            mp_reference **to = ROOM(self->leases);
+            if (to == NULL)
+                return -1;
+            *to = (mp_reference *)Py_NewRef(PyTuple_GetItem(of->leases, i));
+        }
+    }
+    memory_row *to = first < 0 ? NULL : ROOM(self->memories);
+    if (to == NULL)
+        return -1;
+    *to = (memory_row){(source *)Py_NewRef((PyObject *)of), (uint16_t)first, (uint16_t)n};
+    return (int)self->memories.count - 1;
+}
+
+static stream_row *known_stream(const table *self, int device, uint64_t stream, int is_all)
+{
+    for (size_t i = 0; i < self->streams.count; i++) {
+        stream_row *row = &self->streams.at[i];
+        if (row->device == device && row->stream == stream && row->is_all == is_all)
+            return row;
+    }
+    return NULL;
+}
+
+static int new_stream(table *self, int device, uint64_t stream, int is_all, int memory)
+{
+    void *more;
+    stream_row *to = ROOM(self->streams);
+
+    if (to == NULL)
+        return -1;
+    *to = (stream_row){
+        .stream = stream, .device = device, .memory = (uint16_t)memory, .is_all = (char)is_all};
+    return 0;
+}
+
+static int is_own(const mp_reference *lease)
+{
+    return lease->pid == mp_pid && memcmp(lease->nonce, mp_nonce, MP_NONCE) == 0;
+}
+
+/* An exception that is set stays. */
+static void drop(mp_shared *shared)
+{
+    PyObject *type, *value, *traceback;
+    table *self = (table *)shared;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    for (size_t i = 0; i < self->streams.count; i++) {
+        const stream_row *row = &self->streams.at[i];
+        if (row->event != NULL && row->slot != MP_NO_SLOT && !self->is_finished &&
+            self->leases.at[row->lease]->block.data != NULL)
+            mp_flags(self->leases.at[row->lease])[row->slot] = 0;
+    }
+    for (size_t i = 0; i < self->memories.count; i++)
+        Py_DECREF(self->memories.at[i].of);
+    for (size_t i = 0; i < self->leases.count; i++) {
+        mp_reference *lease = self->leases.at[i];
+        if (!lease->is_sent) {
+            PyObject *done = PyObject_CallMethod((PyObject *)lease, "on_released", NULL);
+            if (done == NULL)
+                PyErr_Clear();
+            Py_XDECREF(done);
+        }
+        Py_DECREF(lease);
+    }
+    Py_XDECREF(self->fresh);
+    if (self->leases.at != self->leases.few)
+        PyMem_Free(self->leases.at);
+    if (self->memories.at != self->memories.few)
+        PyMem_Free(self->memories.at);
+    if (self->streams.at != self->streams.few)
+        PyMem_Free(self->streams.at);
+    PyMem_Free(self);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* Record the events, or wait for the work where there is none. */
+static int finish(mp_shared *shared)
+{
+    table *self = (table *)shared;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < self->streams.count;) {
+        int device = self->streams.at[i].device;
+        mp_context context;
+        if (mp_driver_begin(device, &context) < 0)
+            return -1;
+        for (; rc == 0 && i < self->streams.count && self->streams.at[i].device == device; i++) {
+            const stream_row *row = &self->streams.at[i];
+            rc = row->is_all          ? mp_synchronize_device()
+                 : row->event == NULL ? mp_synchronize(row->stream)
+                                      : mp_record(row->event->event, row->stream);
+        }
+        mp_driver_end(&context);
+    }
+    self->is_finished = rc == 0;
+    mp_core.device_memory(self->began, self->nbytes, 1);
+    return rc;
+}
+
+/* ---- the survey ---- */
+
+/* The last export of the array's owner if it has these bytes and may be sent again: a new reference;
+ * NULL, perhaps with an exception. */
+static source *sent_before(PyObject *owner, uint64_t low, uint64_t high)
+{
+    PyObject *id = PyLong_FromVoidPtr(owner);
+    PyObject *known = id == NULL ? NULL : PyDict_GetItemWithError(mp_hook.latest, id);
+
+    Py_XDECREF(id);
+    source *of = (source *)known;
+    if (of == NULL || of->extra != NULL || !mp_may_send(lease_of(of)) || low < of->base ||
+        high > of->base + of->nbytes)
+        return NULL;
+    return (source *)Py_NewRef(known);
+}
+
+/* What the Python modules say of the memory, which may be a copy; the address is set. */
+static source *described(PyObject *array, table *last, unsigned receivers, PyObject *fallback,
+                         uint64_t *address)
+{
+    PyObject *fresh = last != NULL && last->fresh != NULL ? last->fresh : Py_None;
+    PyObject *said =
+        PyObject_CallFunction(mp_hook.describe, "OOIO", array, fresh, receivers, fallback);
+    PyObject *of;
+    unsigned long long ptr;
+
+    if (said == NULL)
+        return NULL;
+    int ok = PyArg_ParseTuple(said, "O!K", source_type, &of, &ptr);
+    *address = ptr;
+    Py_XINCREF(ok ? of : NULL);
+    Py_DECREF(said);
+    return ok ? (source *)of : NULL;
+}
+
+/* Whether the stream is unknown, because a queue's thread pickles; -1 with an exception. */
+static int in_feeder(void)
+{
+    static _Thread_local int is; /* 1 or 2 */
+
+    if (is == 0) {
+        PyObject *answer = PyObject_CallNoArgs(mp_hook.in_feeder);
+        if (answer == NULL)
+            return -1;
+        is = answer == Py_True ? 1 : 2;
+        Py_DECREF(answer);
+    }
+    return is == 1;
+}
+
+/* Where an array of a message is. */
+typedef struct {
+    table *in;  /* perhaps a new one */
+    source *of; /* a new reference; NULL for an array without elements */
+    uint64_t row, offset;
+} place;
+
+/* Find the place of an array, and a row for all that it needs. `last` is the last table, or NULL. */
+static int find_place(PyObject *object, table *last, unsigned receivers, PyObject *fallback,
+                      place *to)
+{
+    const mp_array *array = (mp_array *)object;
+    mp_described d;
+    uint64_t address = array->ptr;
+
+    if (mp_describe_array(array, &d) < 0)
+        return -1;
+    *to = (place){.row = MP_NO_ROW};
+    if (d.low == d.high)
+        return 0; /* it needs no device */
+    PyObject *owner = array->owner != NULL ? array->owner : object;
+    source *of = (PyObject *)Py_TYPE(owner) == mp_received_type
+                     ? NULL
+                     : sent_before(owner, address + (uint64_t)d.low, address + (uint64_t)d.high);
+    if (of == NULL && !PyErr_Occurred())
+        of = described(object, last, receivers, fallback, &address);
+    int is_feeder = of == NULL ? -1 : array->stream != 0 ? 0 : in_feeder();
+    if (is_feeder < 0) {
+        Py_XDECREF((PyObject *)of);
+        return -1;
+    }
+    uint64_t stream = array->stream != 0 ? array->stream : MP_LEGACY;
+    int row = last == NULL ? -1 : known_row(last, of);
+    stream_row *wait = last == NULL ? NULL : known_stream(last, of->device, stream, is_feeder);
+    to->in = last;
+    if ((row < 0 || wait == NULL) &&
+        (last == NULL || last->is_written || last->memories.count > MOST_ROWS)) {
+        to->in = new_table(receivers, last == NULL ? NULL : last->fresh);
+        row = -1;
+        wait = NULL;
+    }
+    int rc = to->in == NULL ? -1 : 0;
+    if (rc == 0 && row < 0)
+        rc = row = new_row(to->in, of);
+    if (rc >= 0 && wait == NULL)
+        rc = new_stream(to->in, of->device, stream, is_feeder, row);
+    if (rc >= 0 && to->in->fresh == NULL && !lease_of(of)->is_sent)
+        to->in->fresh = Py_NewRef((PyObject *)lease_of(of));
+    to->of = of;
+    to->row = (uint64_t)row;
+    to->offset = address - of->base;
+    if (rc >= 0) {
+        to->in->nbytes += (uint64_t)(d.high - d.low);
+        return 0;
+    }
+    if (to->in != NULL && to->in != last)
+        drop(&to->in->shared);
+    Py_DECREF(of);
+    return -1;
+}
+
+static int survey(mp_entry *entry, PyObject *array)
+{
+    place at;
+
+    if (find_place(array, table_of(entry->shared), 1, Py_None, &at) < 0)
+        return -1;
+    entry->own[0] = at.row;
+    entry->own[1] = at.offset;
+    entry->held = (PyObject *)at.of;
+    entry->shared = at.in == NULL ? NULL : &at.in->shared;
+    return 1;
+}
+
+static int has_other_dtype(const mp_array *array)
+{
+    mp_described d;
+    return mp_describe_array(array, &d) < 0 ? -1 : (d.head.flags & MP_OTHER_DTYPE) != 0;
+}
+
+static int survey_array(mp_entry *entry)
+{
+    int other = has_other_dtype((mp_array *)entry->object);
+
+    return other != 0 ? (other < 0 ? -1 : 0) : survey(entry, entry->object);
+}
+
+/* An array of a library: its adapter says what there is to it besides the memory. */
+static int survey_other(mp_entry *entry)
+{
+    PyObject *parts = mp_call(mp_hook.taken_apart, entry->object);
+    PyObject *kind, *array, *extra;
+
+    if (parts == NULL || parts == Py_None) {
+        Py_XDECREF(parts);
+        return parts == NULL ? -1 : 0;
+    }
+    int rc = PyArg_ParseTuple(parts, "UOS", &kind, &array, &extra) ? 0 : -1;
+    if (rc == 0 && !mp_is_array(array)) {
+        PyErr_Format(PyExc_TypeError, "%R is no DeviceArray", array);
+        rc = -1;
+    }
+    if (rc == 0)
+        rc = has_other_dtype((mp_array *)array);
+    if (rc == 0)
+        rc = survey(entry, array);
+    else if (rc > 0)
+        rc = 0;
+    if (rc == 1) {
+        PyObject *both = PyTuple_Pack(2, entry->held == NULL ? Py_None : entry->held, parts);
+        Py_XDECREF(entry->held);
+        entry->held = both;
+        rc = both == NULL ? -1 : 1;
+    }
+    Py_DECREF(parts);
+    return rc;
+}
+
+/* ---- the pass that writes ---- */
+
+static mp_reference *fresh_export(table *self, int *row)
+{
+    if (self->fresh == NULL) {
+        self->fresh = PyObject_CallNoArgs(mp_hook.new_export);
+        if (self->fresh != NULL && !mp_is_reference(self->fresh))
+            Py_CLEAR(self->fresh);
+    }
+    *row = self->fresh == NULL ? -1 : row_of_lease(self, (mp_reference *)self->fresh);
+    return *row < 0 ? NULL : (mp_reference *)self->fresh;
+}
+
+/* Take an event from the pool for each stream, and find out who keeps it: 0, or -1 with an
+ * exception. */
+static int take_events(table *self)
+{
+    for (size_t i = 0; i < self->streams.count; i++) {
+        stream_row *row = &self->streams.at[i];
+        mp_event *event = row->is_all ? NULL : mp_take_event(row->device);
+        int lease = 0;
+        if (event == NULL) {
+            if (PyErr_Occurred())
+                return -1;
+            continue;
+        }
+        /* One receiver may say when it waits for the event; with several it is kept longer. */
+        for (size_t k = 0; self->receivers == 1 && !row->slot && k < self->leases.count; k++)
+            if (is_own(self->leases.at[k])) {
+                row->slot = (uint16_t)mp_keep_event(self->leases.at[k], event);
+                lease = (int)k;
+            }
+        if (row->slot == MP_NO_SLOT) {
+            mp_reference *home = fresh_export(self, &lease);
+            if (home == NULL || mp_hold_event(home, event) < 0) {
+                mp_return_event(event);
+                return -1;
+            }
+        }
+        row->event = event;
+        row->lease = (uint16_t)lease;
+    }
+    return 0;
+}
+
+/* The offers, a tuple of bytes: for each lease one for each receiver. */
+static PyObject *offers_of(table *self)
+{
+    PyObject *all = PyTuple_New((Py_ssize_t)self->leases.count);
+
+    for (size_t i = 0; all != NULL && i < self->leases.count; i++) {
+        PyObject *offer = mp_offer(self->leases.at[i]);
+        for (unsigned k = 1; offer != NULL && k < self->receivers; k++) {
+            PyObject *one = mp_offer(self->leases.at[i]), *before = offer;
+            offer = one == NULL ? NULL : PySequence_Concat(before, one);
+            Py_DECREF(before);
+            Py_XDECREF(one);
+        }
+        if (offer == NULL || PyTuple_SetItem(all, (Py_ssize_t)i, offer) < 0)
+            Py_CLEAR(all);
+    }
+    return all;
+}
+
+static PyObject *bytes_of(const table *self)
+{
+    size_t events = 0, nbytes = sizeof(mp_table_head) + self->leases.count * sizeof(mp_table_lease);
+
+    for (size_t i = 0; i < self->memories.count; i++) {
+        const source *of = self->memories.at[i].of;
+        nbytes += sizeof(mp_table_memory) + (size_t)PyBytes_Size(of->key) +
+                  (of->extra ? (size_t)PyBytes_Size(of->extra) : 0);
+    }
+    for (size_t i = 0; i < self->streams.count; i++)
+        events += self->streams.at[i].event != NULL;
+    nbytes += events * sizeof(mp_table_event);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
+    if (bytes == NULL)
+        return NULL;
+    mp_table_head head = {MP_TABLE_VERSION, (uint16_t)self->leases.count,
+                          (uint16_t)self->memories.count, (uint16_t)events, 0};
+    char *at = mp_put(PyBytes_AsString(bytes), &head, sizeof(head));
+    for (size_t i = 0; i < self->leases.count; i++) {
+        const mp_reference *lease = self->leases.at[i];
+        mp_table_lease row = {.serial = lease->serial, .pid = lease->pid};
+        memcpy(row.nonce, lease->nonce, MP_NONCE);
+        at = mp_put(at, &row, sizeof(row));
+    }
+    for (size_t i = 0; i < self->memories.count; i++) {
+        const memory_row *memory = &self->memories.at[i];
+        PyObject *key = memory->of->key, *extra = memory->of->extra;
+        mp_table_memory row = {.lease = memory->lease,
+                               .leases = memory->leases,
+                               .key_nbytes = (uint16_t)PyBytes_Size(key),
+                               .extra_nbytes = extra ? (uint32_t)PyBytes_Size(extra) : 0};
+        at = mp_put(at, &row, sizeof(row));
+        at = mp_put(at, PyBytes_AsString(key), row.key_nbytes);
+        if (extra != NULL)
+            at = mp_put(at, PyBytes_AsString(extra), row.extra_nbytes);
+    }
+    for (size_t i = 0; i < self->streams.count; i++) {
+        const stream_row *stream = &self->streams.at[i];
+        if (stream->event == NULL)
+            continue;
+        mp_table_event row = {
+            .lease = stream->lease, .memory = stream->memory, .slot = stream->slot};
+        memcpy(row.handle, stream->event->handle, sizeof(row.handle));
+        at = mp_put(at, &row, sizeof(row));
+    }
+    return bytes;
+}
+
+/* A message that was dropped may be as before, but for a lease that has ended: 0, or -1. */
+static int without_value_error(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_ValueError))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+static size_t sized(size_t nbytes)
+{
+    return nbytes > UINT8_MAX ? 5 + nbytes : 2 + nbytes;
+}
+
+static char *put_bytes(char *at, const void *bytes, size_t nbytes)
+{
+    if (nbytes <= UINT8_MAX)
+        return mp_put_sized(at, 'C', bytes, nbytes);
+    *at++ = 'B';
+    at = mp_put_little_endian(at, nbytes, 4);
+    return mp_put(at, bytes, nbytes);
+}
+
+/* The table, as the object of a call with a number in the memo: 1; 0 if a lease has ended; -1. */
+static int write_table(table *self, mp_writer *to)
+{
+    PyObject *offers = NULL, *bytes = NULL;
+    char *at = NULL;
+
+    self->is_written = 1;
+    if (take_events(self) < 0 || (offers = offers_of(self)) == NULL)
+        return without_value_error();
+    bytes = bytes_of(self);
+    if (bytes != NULL) {
+        size_t n = (size_t)PyTuple_Size(offers), nbytes = (size_t)PyBytes_Size(bytes);
+        at = mp_core.writer_room(to, mp_names_table.nbytes + 2 + n * (2 + MP_OFFER) +
+                                         sized(nbytes) + 3);
+        if (at != NULL) {
+            at = mp_put(at, mp_names_table.bytes, mp_names_table.nbytes);
+            *at++ = '(';
+            for (size_t i = 0; i < n; i++)
+                at = mp_put_sized(at, 'C', PyBytes_AsString(PyTuple_GetItem(offers, (Py_ssize_t)i)),
+                                  MP_OFFER);
+            *at++ = 't';
+            at = put_bytes(at, PyBytes_AsString(bytes), nbytes);
+            mp_put(at, "\x86R\x94", 3);
+        }
+    }
+    Py_DECREF(offers);
+    Py_XDECREF(bytes);
+    return at != NULL ? 1 : -1;
+}
+
+/* The layout of an array at its place. */
+static int layout_of(const mp_array *array, const source *of, uint64_t row, uint64_t offset,
+                     mp_described *to)
+{
+    if (mp_describe_array(array, to) < 0)
+        return -1;
+    to->head.row = (uint16_t)row;
+    to->head.offset = (int64_t)offset;
+    to->head.number = of != NULL ? of->number : 0;
+    return 0;
+}
+
+/* Function, table or number in the memo or None; behind them follow the other arguments. */
+static int write_head(const mp_entry *entry, mp_writer *to, const char *mark, size_t marks)
+{
+    char *at = mp_core.writer_room(to, mp_names_rebuild.nbytes + marks);
+
+    if (at == NULL)
+        return -1;
+    mp_put(mp_put(at, mp_names_rebuild.bytes, mp_names_rebuild.nbytes), mark, marks);
+    if (entry->is_first)
+        return write_table((table *)entry->shared, to);
+    char number[MP_MEMO_GET] = "N";
+    size_t nbytes = entry->shared == NULL
+                        ? 1
+                        : (size_t)(mp_put_memo_get(number, entry->shared->number) - number);
+    at = mp_core.writer_room(to, nbytes);
+    if (at == NULL)
+        return -1;
+    mp_put(at, number, nbytes);
+    return 1;
+}
+
+static int write_array(const mp_entry *entry, mp_writer *to)
+{
+    mp_described d;
+
+    if (layout_of((mp_array *)entry->object, (source *)entry->held, entry->own[0], entry->own[1],
+                  &d) < 0)
+        return -1;
+    int rc = write_head(entry, to, "", 0);
+    char *at = rc == 1 ? mp_core.writer_room(to, sized(d.nbytes) + 2) : NULL;
+    if (at == NULL)
+        return rc == 1 ? -1 : rc;
+    mp_put(put_bytes(at, &d, d.nbytes), "\x86R", 2);
+    return 1;
+}
+
+static int write_other(const mp_entry *entry, mp_writer *to)
+{
+    PyObject *parts = PyTuple_GetItem(entry->held, 1), *of = PyTuple_GetItem(entry->held, 0);
+    PyObject *kind = PyTuple_GetItem(parts, 0), *extra = PyTuple_GetItem(parts, 2);
+    mp_described d;
+    Py_ssize_t n;
+
+    if (layout_of((mp_array *)PyTuple_GetItem(parts, 1), of == Py_None ? NULL : (source *)of,
+                  entry->own[0], entry->own[1], &d) < 0)
+        return -1;
+    const char *name = PyUnicode_AsUTF8AndSize(kind, &n);
+    int rc = name == NULL || n > UINT8_MAX ? -1 : write_head(entry, to, "(", 1);
+    size_t nbytes = (size_t)PyBytes_Size(extra);
+    char *at = rc == 1
+                   ? mp_core.writer_room(to, sized(d.nbytes) + 2 + (size_t)n + sized(nbytes) + 2)
+                   : NULL;
+    if (at == NULL)
+        return rc == 1 ? -1 : rc;
+    at = put_bytes(at, &d, d.nbytes);
+    at = mp_put_sized(at, '\x8c', name, (size_t)n);
+    mp_put(put_bytes(at, PyBytes_AsString(extra), nbytes), "tR", 2);
+    return 1;
+}
+
+/* use_codec(type, reducer): write and read objects of that type as long as they have that reducer */
+PyObject *mp_py_use_codec(PyObject *module, PyObject *args)
+{
+    PyObject *type, *reducer;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "O!O:use_codec", &PyType_Type, &type, &reducer) ||
+        mp_make_names() < 0)
+        return NULL;
+    int is_own_type = type == mp_hook.array_type;
+    mp_codec codec = {.type = (PyTypeObject *)Py_NewRef(type),
+                      .reducer = reducer,
+                      .prefix = mp_names_rebuild.bytes,
+                      .prefix_nbytes = mp_names_rebuild.nbytes,
+                      .survey = is_own_type ? survey_array : survey_other,
+                      .write = is_own_type ? write_array : write_other,
+                      .read = mp_read_array,
+                      .is_beside = 1};
+    mp_core.register_codec(&codec);
+    Py_RETURN_NONE;
+}
+
+/* ---- an array alone ---- */
+
+/* export_alone(array, receivers, fallback) -> (offers, table, layout): an array for a message of its
+ * own, with its event recorded. Without elements it has no table. */
+PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
+{
+    PyObject *array, *fallback, *offers = NULL, *bytes = NULL, *made = NULL;
+    unsigned receivers;
+    mp_described d;
+    place at;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "OIO:export_alone", &array, &receivers, &fallback))
+        return NULL;
+    if (!mp_is_array(array))
+        return PyErr_Format(PyExc_TypeError, "%R is no DeviceArray", array);
+    if (find_place(array, NULL, receivers, fallback, &at) < 0)
+        return NULL;
+    int rc = layout_of((mp_array *)array, at.of, at.row, at.offset, &d);
+    if (rc == 0 && at.in == NULL)
+        made = Py_BuildValue("(()Oy#)", Py_None, &d, (Py_ssize_t)d.nbytes);
+    if (rc == 0 && at.in != NULL && take_events(at.in) == 0)
+        offers = offers_of(at.in);
+    if (offers != NULL)
+        bytes = bytes_of(at.in);
+    if (bytes != NULL && finish(&at.in->shared) == 0)
+        made = Py_BuildValue("(OOy#)", offers, bytes, &d, (Py_ssize_t)d.nbytes);
+    if (made == NULL && offers != NULL) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(mp_call(mp_hook.take_back, offers));
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(offers);
+    Py_XDECREF(bytes);
+    if (at.in != NULL)
+        drop(&at.in->shared);
+    Py_XDECREF((PyObject *)at.of);
+    return made;
+}

@@ -1,0 +1,20 @@
+"""The compiled module, or its substitute where libshm does not run: both have the same functions.
+
+Every other module calls the compiled one through this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mp_core import native as _core
+
+if TYPE_CHECKING:
+    from mp_cuda._native import *  # noqa: F403
+elif _core.LIBSHM:
+    from mp_cuda import _native as _chosen
+else:
+    from mp_cuda import _uncompiled as _chosen
+
+if not TYPE_CHECKING:
+    globals().update({name: value for name, value in vars(_chosen).items() if not name.startswith("_")})
