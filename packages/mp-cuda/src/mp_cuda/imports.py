@@ -136,8 +136,7 @@ def _keep_open(mapping: Mapping, leases: Leases, code: int | None) -> None:
     mapping.refused = True
 
 
-def _opened(key: bytes, device: int, extra: bytes | None) -> Mapping:
-    described = Key.unpacked(key)
+def _opened(key: bytes, described: Key, device: int, extra: bytes | None) -> Mapping:
     try:
         name = transports.NAMES[described.transport]
     except IndexError:
@@ -159,14 +158,15 @@ def open_memory(leases: Leases, key: bytes, extra: bytes | None) -> Received:
     Raises `ProducerGoneError`, `DeviceNotVisibleError`, or `DriverError` if the driver refuses.
     """
     try:
-        device = cuda_driver.ordinal_of(Key.unpacked(key).uuid)
+        described = Key.unpacked(key)
+        device = cuda_driver.ordinal_of(described.uuid)
         with _lock:
             mapping = mappings.get(key)
             if mapping is None:
                 # The driver opens memory of a process that has ended: so ask the owner, before and afterwards.
                 if not leases[0].owner_alive:
                     raise _gone(key)
-                mapping = _opened(key, device, extra)
+                mapping = _opened(key, described, device, extra)
             elif extra is not None:
                 transports.of(mapping.transport).skip(extra)
             if not leases[0].owner_alive:
