@@ -31,6 +31,8 @@ def main(arguments: list[str]) -> int:
         report, program = "".join(program[1:2]), program[2:]
     elif program and program[0].startswith("--timeline="):
         report, program = program[0].partition("=")[2], program[1:]
+    if program[:1] == ["--"]:
+        program = program[1:]
     if not _runner.is_program(program):
         what = f"{program[0]}: there is no such file or option" if program else "name a program"
         return _refuse(f"{what}\n{USAGE}")

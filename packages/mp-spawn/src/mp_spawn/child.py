@@ -114,7 +114,12 @@ def call(spec: RankSpec) -> None:
     """
     with reporting(spec) as reporter:
         fn, args = spec.payload.load()
-        result = fn(spec.rank, *args)
+        try:
+            result = fn(spec.rank, *args)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # of the call itself
+                error.add_note("a rank calls fn(rank, *args): the rank is the first argument")
+            raise
         blob = b""
         if spec.wants_result:
             what = f"the result of rank {spec.rank}, {type(result).__name__},"

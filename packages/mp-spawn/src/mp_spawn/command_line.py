@@ -13,12 +13,13 @@ which the line overrides.
 from __future__ import annotations
 
 import argparse
+import difflib
 import itertools
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from multiprocessing import get_all_start_methods
-from typing import Any
+from typing import Any, NoReturn
 
 from mp_spawn.context import AFTER_A_SIGNAL
 from mp_spawn.rank_variables import INSIDE
@@ -64,6 +65,27 @@ class _Refuse(argparse.Action):
         raise ValueError(f"{option} is an option of torchrun that mp-spawn does not have; {REFUSED[option]}")
 
 
+class _Version(argparse.Action):
+    """The end of the command with its version."""
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        from mp_core import __version__
+
+        print(f"mp-spawn {__version__}")
+        parser.exit()
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that knows what a misspelt option means."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, with the option that is nearest to an unknown one, and end the command."""
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        known = [name for action in self._actions for name in action.option_strings if name not in REFUSED]
+        near = difflib.get_close_matches(unknown[0], known, 1) if unknown else []
+        super().error(f"{message}; did you mean {near[0]}?" if near else message)
+
+
 class _Table:
     """Adds options to a group; torchrun's have a variable each."""
 
@@ -89,9 +111,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     """
     Return the parser of the command's options.
     """
-    parser = argparse.ArgumentParser(
-        prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG
-    )
+    parser = _Parser(prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG)
 
     def group(title: str, text: str | None = None) -> _Table:
         return _Table(parser.add_argument_group(title, text), environ)
@@ -228,7 +248,8 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     for name in REFUSED:
         parser.add_argument(name, nargs="?", action=_Refuse, help=argparse.SUPPRESS)
     parser.add_argument("script", help="the script, or with -m the module, or with -c the code")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    parser.add_argument("arguments", nargs="*", help="arguments of the script")
+    parser.add_argument("--version", nargs=0, action=_Version, help="show the version")
     return parser
 
 

@@ -92,7 +92,11 @@ class Files(_WriteEnds):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "it is a file" if self._folder.is_file() else error.strerror
+            raise ValueError(f"the output folder {str(folder)!r} cannot be made: {why}") from None
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
         for stream in STREAMS:
