@@ -17,6 +17,7 @@ CALLED_BY = {
     "PyInit__native": "the interpreter",
     "_executor_manager_thread": "concurrent.futures, at the end of a program",
     "_map_async": "multiprocessing.pool.Pool.map and starmap",
+    "_repr_html_": "notebooks",
     "_repopulate_pool": "programs that know multiprocessing.pool.Pool",
     "_rlock": "programs that know the queues of multiprocessing",
     "_wlock": "programs that know the queues of multiprocessing",
