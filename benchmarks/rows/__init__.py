@@ -30,6 +30,7 @@ from benchmarks.rows import (
     p33_one_core,
     p34_portable,
     p36_definitions,
+    p40_options,
 )
 
 ROWS = {
@@ -60,4 +61,5 @@ ROWS = {
     "P33": p33_one_core,
     "P34": p34_portable,
     "P36": p36_definitions,
+    "P40": p40_options,
 }
