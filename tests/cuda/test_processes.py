@@ -401,6 +401,8 @@ def test_without_libshm_arrays_are_used_and_sending_one_says_why_not(tmp_path: P
         del array
         mp_cuda.ipc_collect()
     """
-    first, *refusals = succeeded(run_script(tmp_path, text, MP_WITHOUT_LIBSHM="1")).splitlines()
+    first, *refusals = succeeded(
+        run_script(tmp_path, text, MP_WITHOUT_LIBSHM="1", MP_SHARING_STRATEGY="file_system")
+    ).splitlines()
     assert first == "b'alone' (1,)"
     assert len(refusals) == 2 and all("cannot be sent without libshm" in line for line in refusals)

@@ -113,7 +113,12 @@ def label(n: int, text: str = "") -> str:
 
 
 def pools_and_executors(pool: Pool, executor: mp.ProcessPoolExecutor) -> None:
-    assert_type(executor.submit(label, 1, "a"), concurrent.futures.Future[str])
+    future: concurrent.futures.Future[str] = executor.submit(label, 1, "a")
+    assert_type(future.cancel(), bool)
+    assert_type(executor.submit(label, 1).cancel(running=True), bool)
+    assert_type(executor.options(timeout=1.5, retries=2, retry_on=(OSError, KeyError)), mp.ProcessPoolExecutor)
+    executor.options(timeuot=1.5)  # type: ignore[call-arg]
+    executor.shutdown(cancel_futures=True, cancel_running=True)
     assert_type(executor.submit(label, 1, text="a").result(), str)
     executor.submit(label, "1")  # type: ignore[arg-type]
     assert_type(executor.map(label, [1, 2], timeout=1.0), Iterator[str])
@@ -122,6 +127,14 @@ def pools_and_executors(pool: Pool, executor: mp.ProcessPoolExecutor) -> None:
     assert_type(pool.starmap(label, [(1, "a")]), list[str])
     assert_type(next(pool.imap(label, [1])), str)
     assert_type(pool.imap_unordered(label, [1]).next(timeout=1.0), str)
+    assert_type(pool.options(memory_limit=1 << 30, stop_on_error=True, cancel_running=True), Pool)
+    assert_type(pool.options(retries=1).map(label, [1], kwds={"text": "a"}), list[str])
+    assert_type(pool.map_async(label, [1]).cancel(running=True), bool)
+    assert_type(pool.apply_async(label, (1,)).cancel(), bool)
+    assert_type(pool.imap(label, [1]).cancel(running=True), bool)
+    assert_type(mp.rng().random(), float)
+    assert_type(mp.run(square, nprocs=2, seed=(1, 2)), list[Array])
+    get_context("spawn").Pool(2, cpu_affinity="spread", daemon=False, seed=7, memory_limit=1 << 30, retry_on=OSError)
 
 
 def its_submodules() -> None:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
     from mp_core import coroutine_types
     from mp_core.coroutine_types import Channels
+    from mp_core.cpu_affinity import Cpus
+    from mp_core.random_streams import Seed
     from mp_pool.pool import Pool
+    from mp_pool.task_options import Errors
 
 __all__ = ["install"]
 
@@ -55,8 +58,13 @@ if TYPE_CHECKING:  # the contexts as `mp_all.get_context` returns them; at run t
             *,
             retries: int = 0,
             timeout: float | None = None,
+            retry_on: Errors = (),
+            memory_limit: int | None = None,
             max_memory_per_child: int | None = None,
             threads_per_worker: int | None = None,
+            cpu_affinity: Cpus = None,
+            daemon: bool = True,
+            seed: Seed = None,
             progress: bool = False,
             engine: Any = None,
         ) -> Pool: ...

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     from mp_core.cpu_affinity import Cpus
     from mp_core.random_streams import Seed
+    from mp_pool import result_types
     from mp_pool.task_options import Errors
 
     T = TypeVar("T")
@@ -182,14 +183,14 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
     def _executor_manager_thread(self) -> threading.Thread | None:  # type: ignore[override]
         return self._scheduler.thread if self._admission.started else None
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> result_types.Future[T]:
         """
         Call ``fn(*args, **kwargs)`` in a worker, and return its future.
         """
         future = _Future(self._scheduler)
         options = self._options if self._calls is None else self._call_options()
         self._submit(_Call(future, fn, args, kwargs, options))
-        return future
+        return future  # type: ignore[return-value]
 
     def _submit(self, task: Task) -> None:
         self._admission.submit(task)

@@ -25,11 +25,11 @@ from mp_pool.task_options import HasOptions, TaskOptions
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from multiprocessing.pool import AsyncResult, IMapIterator, MapResult
     from typing import Any, TypeVar
 
     from mp_core.cpu_affinity import Cpus
     from mp_core.random_streams import Seed
+    from mp_pool.result_types import AsyncResult, IMapIterator, MapResult
     from mp_pool.task_options import Errors
 
     T = TypeVar("T")
@@ -258,7 +258,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         error_callback: Callback = None,
         *,
         kwds: Mapping[str, Any] | None = None,
-    ) -> AsyncResult[list[T]]:
+    ) -> MapResult[T]:
         """
         Like `starmap`; the result has ``get``, ``wait``, ``ready`` and ``successful``.
         """
