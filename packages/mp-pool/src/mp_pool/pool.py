@@ -479,9 +479,9 @@ def _check_engine(engine: Any, processes: int | None, context: BaseContext | Non
     """
     Return what makes the scheduler of a pool on other machines; raise `ValueError` for what such a pool cannot have.
     """
-    from mp_core import engines
+    from mp_core import engine_lookup
 
-    on_nodes: Callable[..., Any] = engines.load("pool", f"engine={engine!r}")
+    on_nodes: Callable[..., Any] = engine_lookup.load("pool", f"engine={engine!r}")
     if processes is None:
         raise ValueError("with engine=, give processes, the number of workers on all nodes together")
     if any(each not in (None, ()) for each in refused):

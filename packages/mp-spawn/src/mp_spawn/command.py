@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
-from mp_core import engines
+from mp_core import engine_lookup
 from mp_spawn.command_line import check, parsed
 from mp_spawn.command_options import (
     Recording,
@@ -76,7 +76,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         check_time("--timeout", chosen.timeout)
         check_time("--grace-period", chosen.shutdown_timeout)
         if asked := several_nodes(chosen):
-            on_nodes: Callable[[argparse.Namespace, Recording], int] = engines.load("command", asked)
+            on_nodes: Callable[[argparse.Namespace, Recording], int] = engine_lookup.load("command", asked)
             return on_nodes(chosen, recording)
         if chosen.nprocs is None:
             nprocs = count_per_node(chosen.nproc_per_node)

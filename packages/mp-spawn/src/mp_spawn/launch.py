@@ -12,7 +12,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from mp_core import engines
+from mp_core import engine_lookup
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import (
@@ -259,7 +259,7 @@ def start_processes(
     """
     options = options_among(locals())
     if engine is not None:
-        start = engines.load("start", f"engine={engine!r}")
+        start = engine_lookup.load("start", f"engine={engine!r}")
         return start(engine, fn, args, nprocs, join, **options)  # type: ignore[no-any-return]
     job = prepare(fn, args, nprocs, **options)
     if not join:
@@ -383,7 +383,7 @@ def run(
     """
     options = options_among(locals())
     if engine is not None:
-        run_on = engines.load("run", f"engine={engine!r}")
+        run_on = engine_lookup.load("run", f"engine={engine!r}")
         blobs = run_on(engine, fn, args, nprocs, timeout, grace_period, **options)
         return [_result(rank, blob) for rank, blob in enumerate(blobs)]
     job = prepare(fn, args, nprocs, **options, wants_result=True)
