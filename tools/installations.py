@@ -116,7 +116,9 @@ def from_sdists(package: str, dist: Path, folder: Path) -> None:
     Install *package* from the sdists in *dist*, with an index for the rest, and test it on this interpreter.
     """
     python = environment(f"{sys.version_info.major}.{sys.version_info.minor}", folder)
-    pip(python, "install", "-q", "--find-links", str(dist), "--no-binary", ",".join(PACKAGES), package)
+    # pip's cache knows a wheel by the path of its sdist, also when that is another one by now.
+    ours = ("--no-cache-dir", "--find-links", str(dist), "--no-binary", ",".join(PACKAGES))
+    pip(python, "install", "-q", *ours, package)
     subprocess.run([python, str(ROOT / "tests" / "packaging" / "alone.py"), package], check=True)
     shutil.rmtree(folder)
 

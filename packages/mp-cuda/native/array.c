@@ -345,7 +345,9 @@ static PyGetSetDef array_getset[] = {
 };
 
 static PyType_Slot array_slots[] = {
-    {Py_tp_doc, "An array on a device; mp_cuda.DeviceArray adds its methods."},
+    {Py_tp_doc,
+     "Array(ptr, shape, dtype, device, *, strides=None, readonly=False, owner=None, stream=None)\n"
+     "--\n\nAn array on a device; mp_cuda.DeviceArray adds its methods."},
     {Py_tp_new, array_new},
     {Py_tp_traverse, array_traverse},
     {Py_tp_clear, array_clear},

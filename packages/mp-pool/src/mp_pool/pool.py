@@ -277,7 +277,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         """
         Call *func* with each of the blocks into which *array* is cut, in workers, and put the results together.
 
-        With `mp_all`, the array is copied into shared memory once, if it is not there already, and each block is a view
+        With mp_all, the array is copied into shared memory once, if it is not there already, and each block is a view
         of it; the results become one array in shared memory.
 
         Parameters
