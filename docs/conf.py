@@ -62,7 +62,8 @@ if intersphinx:
 default_role = "py:obj"
 nitpicky = True
 BUILTINS = r"bool|bytes|float|int|str|MemoryError|OSError|TypeError|ValueError|FutureWarning|TimeoutError"
-nitpick_ignore_regex = [(r"py:.*", rf"({BUILTINS})|.*\.HasOptions|(numpy|np|multiprocessing|concurrent|ndarray|time|pickle)\..*")]
+OTHERS = r"numpy|np|multiprocessing|concurrent|ndarray|time|pickle"
+nitpick_ignore_regex = [(r"py:.*", rf"({BUILTINS})|.*\.HasOptions|({OTHERS})\..*")]
 
 autodoc_preserve_defaults = True
 autodoc_typehints = "none"  # the docstrings describe types in words

@@ -148,8 +148,8 @@ class HasOptions:
         timeout, retries, retry_on, memory_limit : optional
             As for `Pool`.
         stop_on_error : bool, optional
-            Whether a ``map``, ``starmap``, ``imap`` or ``imap_unordered`` ends with the first exception that comes: it is
-            raised at once, and the tasks that no worker has begun are dropped.
+            Whether a ``map``, ``starmap``, ``imap`` or ``imap_unordered`` ends with the first exception that comes: it
+            is raised at once, and the tasks that no worker has begun are dropped.
         cancel_running : bool, optional
             Whether *stop_on_error* also ends the tasks that run, by killing their workers.
 
