@@ -23,6 +23,8 @@ class Stacks:
 
     def open(self) -> None:
         """Make the file."""
+        import faulthandler  # noqa: F401  forked workers have it then
+
         try:
             self.fd = os.memfd_create("stacks of workers")
         except (AttributeError, OSError):
