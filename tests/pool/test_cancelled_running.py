@@ -188,3 +188,81 @@ def test_calls_cancelled_while_they_end_have_one_outcome(kind: str) -> None:
                 outcomes["cancelled"] += 1
         assert outcomes["cancelled"] and sum(outcomes.values()) == 150
         assert either.submit(tasks.square, 9)() == 81
+
+
+def answer_at(item: tuple[int, float]) -> int:
+    number, seconds = item
+    time.sleep(seconds)
+    if number == 2:
+        raise LookupError(number)
+    return 10 * number
+
+
+@pytest.mark.parametrize("way", ["stop_on_error", "cancel"])
+def test_no_result_of_an_imap_takes_the_place_of_another(ctx: BaseContext, way: str) -> None:
+    items = [(0, 2.0), (1, 0.0), (2, 0.5), (3, 0.0), (4, 0.0)]
+    with ctx.Pool(2) as pool:
+        view = pool.options(stop_on_error=way == "stop_on_error")
+        results = view.imap(answer_at, items)
+        if way == "cancel":
+            assert until(lambda: len(results._unsorted) >= 2, tasks.PATIENCE)
+            assert results.cancel()
+        with pytest.raises(LookupError if way == "stop_on_error" else CancelledError):
+            next(results)
+        with pytest.raises(StopIteration):
+            next(results)
+
+
+class Sized:
+    def __len__(self) -> int:
+        return 100_000
+
+    def __iter__(self) -> Any:
+        return iter(range(100_000))
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered", "map_async"])
+def test_a_cancelled_iterable_is_read_no_further(ctx: BaseContext, method: str) -> None:
+    with ctx.Pool(2) as pool:
+        for _ in range(5):
+            result = getattr(pool, method)(square_slowly, Sized() if method == "map_async" else iter(Sized()), 1)
+            assert until(lambda: pool._scheduler.unfinished() > 100, tasks.PATIENCE)
+            assert result.cancel()
+        assert until(lambda: pool._scheduler.unfinished() == 0, tasks.PATIENCE)
+        assert pool.map(tasks.square, range(3)) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("options", [{"chunksize": 4}, {"buffersize": 6}])
+def test_every_iterator_of_a_pool_can_be_cancelled(ctx: BaseContext, options: dict[str, int]) -> None:
+    with ctx.Pool(2) as pool:
+        results = pool.imap(square_slowly, iter(range(10**6)), **options)
+        assert next(results) == 0
+        assert results.cancel(running=True)
+        with pytest.raises(CancelledError):
+            list(results)
+        assert pool.map(tasks.square, range(3)) == [0, 1, 4]
+
+
+def test_shutdown_cancels_many_calls_while_they_end(ctx: BaseContext) -> None:
+    executor = mp.ProcessPoolExecutor(2, ctx)
+    futures = [executor.submit(square_slowly, n) for n in range(2000)]
+    assert futures[0].result(tasks.PATIENCE) == 0
+    executor.shutdown(cancel_futures=True, cancel_running=True)
+    assert all(future.done() for future in futures)
+    assert any(future.cancelled() for future in futures)
+
+
+def touch_and_fail(folder: str) -> None:
+    Path(folder, f"{time.time_ns()}").touch()
+    time.sleep(0.5)
+    raise OSError
+
+
+def test_a_cancelled_map_repeats_nothing(ctx: BaseContext, tmp_path: Path) -> None:
+    with ctx.Pool(1) as pool:
+        result = pool.options(retries=9, retry_on=OSError).map_async(touch_and_fail, [str(tmp_path)] * 3, 1)
+        assert until(lambda: list(tmp_path.iterdir()), tasks.PATIENCE)
+        assert result.cancel()
+        pool.close()
+        pool.join()
+    assert len(list(tmp_path.iterdir())) == 1

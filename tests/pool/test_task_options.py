@@ -190,12 +190,16 @@ def test_a_view_closes_and_ends_the_pool(ctx: BaseContext) -> None:
 
 def test_a_view_calls_what_a_subclass_overrides() -> None:
     with CountingPool(1) as pool:
-        assert pool.options(retries=1).apply(tasks.square, (3,)) == 9
-        assert pool.calls == 1
+        pool.label = "of the pool"
+        view = pool.options(retries=1)
+        assert view.apply(tasks.square, (3,)) == 9
+        assert pool.calls == view.calls == 1
+        assert view.label == "of the pool" and len(view._pool) == 1
 
 
 class CountingPool(mp.Pool):
     calls = 0
+    label = "of the class"
 
     def apply_async(self, *args: Any, **kwds: Any) -> Any:
         self.calls += 1
@@ -226,6 +230,14 @@ def test_the_map_of_an_executor_ends_with_its_first_error(ctx: BaseContext, tmp_
             list(hasty.map(work, range(2000)))
         assert len(list(tmp_path.iterdir())) < 1000
         assert list(executor.map(tasks.square, range(5))) == [0, 1, 4, 9, 16]
+
+
+def test_the_map_of_an_executor_raises_the_first_error_at_once(ctx: BaseContext) -> None:
+    with mp.ProcessPoolExecutor(2, ctx) as executor:
+        executor.submit(tasks.square, 2).result()
+        hasty = executor.options(stop_on_error=True, cancel_running=True)
+        with pytest.raises(LookupError):
+            list(hasty.map(sleep_or_fail, [0, 1]))  # the first would run for ever
 
 
 @pytest.mark.parametrize("method", ["map", "imap"])

@@ -31,6 +31,7 @@ import os
 import signal
 import threading
 import weakref
+from contextlib import suppress
 
 __all__ = ["DeathPipe", "arm", "end_forked_children_with_this_process"]
 
@@ -131,7 +132,14 @@ def end_forked_children_with_this_process() -> None:
     Have the kernel kill whatever this process forks from now on, and what that forks, when this process ends.
     """
     pipe = DeathPipe()
-    os.register_at_fork(after_in_child=lambda: arm(pipe.fd) and None)
+    same = os.fstat(pipe.fd)
+
+    def follow() -> None:
+        with suppress(OSError):  # the process has closed it, and its number may be another file's
+            if os.path.samestat(os.fstat(pipe.fd), same):
+                arm(pipe.fd)
+
+    os.register_at_fork(after_in_child=follow)
 
 
 def _watch(fd: int) -> None:

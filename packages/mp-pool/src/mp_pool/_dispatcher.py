@@ -35,7 +35,7 @@ from mp_pool._shared_function import SharedFunction
 from mp_pool._stacks import Stacks
 from mp_pool._worker import Worker
 from mp_pool._zygote import Zygote
-from mp_pool.task import Delivery, Item, Task, TaskSource, as_task, delivery, take_next
+from mp_pool.task import Delivery, Item, Task, TaskSource, as_task, cancelled, delivery, take_next
 from mp_pool.task_messages import drop
 from mp_pool.worker_main import Settings
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from mp_core.death_pipe import DeathPipe
 
-__all__ = ["LONG_TASK", "Dispatcher", "cancelled"]
+__all__ = ["LONG_TASK", "Dispatcher"]
 
 LONG_TASK = 0.1  # seconds
 SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
@@ -66,13 +66,6 @@ class Nobody:
 
 
 NOBODY = Nobody()
-
-
-def cancelled() -> Exception:
-    """Return the exception of a cancelled task."""
-    from concurrent.futures import CancelledError
-
-    return CancelledError("the task was cancelled")
 
 
 class Dispatcher:
@@ -377,9 +370,11 @@ class Dispatcher:
         """
         self.recall_all()
         only = getattr(sink, "task", None)
-        queued: Any = list(self.queue) if only is None else [only]
+        queued: Any = [only]
         if isinstance(sink, Task):
             queued = []  # its `begin` finds out
+        elif only is None:
+            queued = list(self.queue)
         for work in queued:
             if work.sink is not sink:
                 continue
@@ -390,16 +385,20 @@ class Dispatcher:
                 work.worker = NOBODY
                 if work.feeder is not None:
                     work.begin()  # the feeder may wait for the room
+        is_one = only is not None or isinstance(sink, Task)
         goes_on = False
         for worker in self.workers:
-            for number, last in list(worker.tasks.items())[-1:]:  # the one that it runs, see `kill_for`
-                if (last.sink if isinstance(last, Task) else last[0]) is not sink:
+            for number, each in list(worker.tasks.items()):
+                if (each.sink if isinstance(each, Task) else each[0]) is not sink:
                     continue
+                task = worker.tasks[number] = as_task(each)
+                if running or not is_one:
+                    task.retries = 0  # it is not begun again
+                if next(reversed(worker.tasks)) != number:
+                    continue  # it has been answered, see `kill_for`
                 if not running:
                     goes_on = True
                 elif worker.killed_for is None:
-                    task = worker.tasks[number] = as_task(last)
-                    task.retries = 0
                     self.kill_for(worker, task, cancelled())
         return goes_on
 

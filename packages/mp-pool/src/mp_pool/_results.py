@@ -17,7 +17,7 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
 )
 
 from mp_pool._unopened import Unopened
-from mp_pool.task import Delivery, Outcome, Task, report
+from mp_pool.task import Delivery, Outcome, Task, cancelled, report
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
     _failed: int | None = None  # the index of the task whose exception it has
     _number_left: int
     _chunksize: int
+    _is_cancelled = False  # the error comes in a moment
 
     def __init__(self, pool: Any, chunksize: int, length: int, callback: Any, error_callback: Any) -> None:
         super().__init__(pool, chunksize, length, callback, error_callback)
@@ -212,13 +213,14 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
     @property
     def is_over(self) -> bool:
         """Whether no more results count."""
-        return self._number_left <= 0
+        return self._is_cancelled or self._number_left <= 0
 
     def cancel(self, running: bool = False) -> bool:
         """
         Cancel the tasks that no worker has begun; with *running*, kill the workers of the others. `get` raises
         ``concurrent.futures.CancelledError``. Return False if all have their results.
         """
+        self._is_cancelled = self._is_cancelled or (self._number_left > 0 and self._scheduler.is_own())
         return _cancel(self, running)
 
     def _stop(self, error: BaseException) -> None:
@@ -314,7 +316,8 @@ class _Abortable:
         """
         if self.is_over or self._index == self._length:
             return False
-        self._scheduler.cancel(self, running)
+        self._abort(cancelled())  # first, so that nobody submits more
+        self._scheduler.cancel(self, running, abort=False)
         return True
 
     def _stop(self, error: BaseException) -> None:
@@ -359,10 +362,10 @@ class _Abortable:
 
     def _abort(self, error: BaseException) -> None:
         with self._cond:
+            if self.is_over or self._index == self._length:
+                return
             self.is_over = True
-            # Deliver the results that came out of order, then the error.
-            self._items.extend(self._unsorted[i] for i in sorted(self._unsorted))
-            self._unsorted.clear()
+            self._unsorted.clear()  # behind a gap: each would be taken for another one's result
             self._items.append((False, error))
             self._reason = error
             self._length = self._index
@@ -408,6 +411,10 @@ class Chunks:
     def __iter__(self) -> Chunks:
         return self
 
+    def cancel(self, running: bool = False) -> bool:
+        """Cancel the chunks that have no results, see `Imapped`."""
+        return bool(self._source.cancel(running))
+
     def next(self, timeout: float | None = None) -> Any:
         """Return the next item; raise `multiprocessing.TimeoutError` if it does not come in *timeout* seconds."""
         while True:
@@ -451,6 +458,11 @@ class Bounded:
 
     def __iter__(self) -> Bounded:
         return self
+
+    def cancel(self, running: bool = False) -> bool:
+        """Cancel the tasks that have no results, and read the iterable no further, see `Imapped`."""
+        self._ended = True
+        return bool(self._results.cancel(running))
 
     def next(self, timeout: float | None = None) -> Any:
         """Return the next result; raise `multiprocessing.TimeoutError` if it does not come in *timeout* seconds."""

@@ -170,8 +170,10 @@ class Workers:
             late = TaskTimeoutError(worker.pid, limit, name_of(task), task.position)
             self.dispatcher.kill_for(worker, task, late)
         elif memory is not None and now >= worker.looked + LOOK:
-            worker.looked = now
+            begun = time.monotonic()
             used = private_bytes_above(memory, worker.pid)
+            # The look at a large process takes long: a tenth of this thread's time at most.
+            worker.looked = time.monotonic() + 9 * (time.monotonic() - begun)
             if used:
                 large = TaskMemoryError(worker.pid, memory, used, name_of(task), task.position)
                 self.dispatcher.kill_for(worker, task, large)

@@ -12,7 +12,7 @@ import weakref
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from concurrent.futures.process import (
     BrokenProcessPool,
@@ -285,9 +285,10 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
             if cancel_futures:
                 self._scheduler.recall()
                 self._cancel_queued()
-            for call in self._pending_work_items.values() if cancel_running else ():
-                if call.worker is not None:
-                    call.future.cancel(running=True)
+            for worker in list(self._scheduler.dispatcher.workers) if cancel_running else ():
+                for call in list(worker.tasks.values()):
+                    if isinstance(call, _Call) and self._scheduler.has_begun(call):
+                        call.future.cancel(running=True)
 
         if self._admission.close(cancel if cancel_futures or cancel_running else None) and wait:
             self._scheduler.join()
@@ -356,15 +357,19 @@ class _Future(Future["Any"]):
         Return False if the call has its result, or goes on.
         """
         call = self.call
-        if call is not None and super().running():
-            if running:
-                self._scheduler.cancel(call, True, abort=False)
-                with self._condition:
-                    if self._state == RUNNING:
-                        self._state = PENDING
-            elif not self._scheduler.has_begun(call):
+        if call is None or not super().running():
+            return super().cancel()
+        if not running:
+            if not self._scheduler.has_begun(call):
                 self._scheduler.recall()
-        return super().cancel()
+            return super().cancel()
+        with self._condition:
+            if self._state == RUNNING:
+                self._state = PENDING
+        # Before its worker is killed: no other begins it then.
+        is_cancelled = super().cancel()
+        self._scheduler.cancel(call, True, abort=False)
+        return is_cancelled
 
     def result(self, timeout: float | None = None) -> Any:
         self._receive(timeout)
@@ -498,22 +503,30 @@ class _Stop:
     """Ends a `map` with the first exception that comes."""
 
     def __init__(self, options: TaskOptions) -> None:
-        self.error: BaseException | None = None
+        self.failed: Future[Any] = Future()  # it has the first exception
         self._running = options.cancel_running
-        self._futures: list[Future[Any]] = []
+        self._futures: dict[Future[Any], None] = {}  # without results
 
     def watch(self, future: Future[Any]) -> None:
         """Make *future* one of those that end together."""
-        self._futures.append(future)
+        self._futures[future] = None
         future.add_done_callback(self._check)
-        if self.error is not None:
+        if self.failed.done():
             future.cancel()
 
     def _check(self, future: Future[Any]) -> None:
-        if self.error is None and not future.cancelled() and (error := future.exception()) is not None:
-            self.error = error
-            for each in reversed(self._futures):  # the last ones are in the queue, where no worker begins them
+        self._futures.pop(future, None)
+        if not self.failed.done() and not future.cancelled() and (error := future.exception()) is not None:
+            self.failed.set_exception(error)
+            for each in reversed(list(self._futures)):  # the last ones are in the queue, where no worker begins them
                 _cancel(each, self._running)
+
+    def wait(self, future: Future[Any], deadline: float | None) -> None:
+        """Wait until *future* is done; raise the first exception of any as soon as it is there."""
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        wait((future, self.failed), seconds, FIRST_COMPLETED)
+        if self.failed.done():
+            self.failed.result()
 
 
 def _cancel(future: Future[Any], running: bool) -> None:
@@ -536,11 +549,9 @@ def _results(
             if next_future is not None and (future := next_future()) is not None:
                 futures.append(future)
             # No local variable may keep a result that has been yielded.
+            if stop is not None:
+                stop.wait(futures[0], deadline)
             yield _result(futures, deadline)
-    except CancelledError:
-        if stop is None or stop.error is None:
-            raise
-        raise stop.error from None
     finally:
         for future in futures:
             _cancel(future, cancel_running)

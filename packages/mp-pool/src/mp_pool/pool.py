@@ -181,7 +181,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
 
     @property
     def _pool(self) -> list[Any]:
-        scheduler = self.__dict__.get("_scheduler")
+        scheduler = getattr(self, "_scheduler", None)
         return [] if scheduler is None else scheduler.processes()
 
     def _repopulate_pool(self) -> None:
@@ -344,6 +344,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
             return result
 
         def ended(given: int, error: Exception | None) -> None:
+            if result.is_over:
+                return
             for index in range(given, count):
                 problem = error or ValueError(f"the iterable has {length} items by its len(), and gave fewer")
                 result._set(index, (False, problem))

@@ -42,7 +42,6 @@ from mp_core.native import TryLock, is_small, plain_loads, wait_any
 from mp_pool import task_messages
 from mp_pool._definitions import Definitions
 from mp_pool._descriptor import Descriptor
-from mp_pool._dispatcher import cancelled
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
@@ -50,7 +49,7 @@ from mp_pool._unopened import imports_under_way, unopened
 from mp_pool._worker import Worker
 from mp_pool._workers import Workers, end_workers
 from mp_pool.errors import WorkerLostError
-from mp_pool.task import Delivery, Task, TaskSource, abort_all, deliver, deliver_all, report, take_next
+from mp_pool.task import Delivery, Task, TaskSource, abort_all, cancelled, deliver, deliver_all, report, take_next
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -357,7 +356,8 @@ class Scheduler(Workers):
             queue = self.dispatcher.queue
             while queue and len(taken) < count and isinstance(last := queue[-1], Task):
                 queue.pop()
-                taken.append(last)
+                if last.worker is None:
+                    taken.append(last)
         finally:
             self._lock.release()
         return taken
@@ -474,8 +474,8 @@ class Scheduler(Workers):
                 self._end()
         finally:
             self._ended = True
-            self._answered += [done for _, done in self._asked]
-            self._asked.clear()
+            while self._asked:
+                self._answered.append(self._asked.popleft()[1])
             self._answer()
             self._running.release()
 

@@ -43,6 +43,7 @@ __all__ = [
     "TaskSource",
     "abort_all",
     "as_task",
+    "cancelled",
     "deliver",
     "deliver_all",
     "delivery",
@@ -296,6 +297,13 @@ def as_task(task: Task | Item) -> Task:
     made = source.make(index, argument)
     made.number = number
     return made
+
+
+def cancelled() -> Exception:
+    """Return the exception of a cancelled task."""
+    from concurrent.futures import CancelledError
+
+    return CancelledError("the task was cancelled")
 
 
 def options_of(task: Task | Item) -> TaskOptions:

@@ -84,6 +84,9 @@ _RANGES = {
 DEFAULTS = TaskOptions()
 
 
+_OWN = {"_of", "_options", "__class__", "__dict__"}
+
+
 class View:
     """
     A mixin for a pool, or an executor, that has the workers and the state of another one, and options of its own.
@@ -94,16 +97,18 @@ class View:
     _of: Any
 
     def __init__(self, of: Any, options: TaskOptions) -> None:
-        vars(self).update(_of=of, _options=options)
+        object.__setattr__(self, "_of", of)
+        object.__setattr__(self, "_options", options)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_of"], name)
+    def __getattribute__(self, name: str) -> Any:
+        if name not in _OWN:
+            theirs = vars(object.__getattribute__(self, "_of"))
+            if name in theirs:
+                return theirs[name]
+        return object.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._of, name, value)
-
-    # The class has an attribute of this name.
-    _state = property(lambda self: self._of._state)
 
     def __del__(self) -> None:
         """Leave the warning about a pool that still runs to the pool."""
@@ -183,6 +188,7 @@ class HasOptions:
             stop_on_error=stop_on_error,
             cancel_running=cancel_running,
         )
-        self._scheduler.watches |= options.is_watched
+        if options.is_watched:
+            self._scheduler.watches = True
         of = vars(self).get("_of", self)
         return _view_class(type(of))(of, options)  # type: ignore[arg-type, no-any-return]

@@ -87,6 +87,10 @@ class NodeScheduler:
     def receive(self, task: Task) -> None:
         """Leave the result to the scheduler's thread: none comes from another machine in a moment."""
 
+    def cancel(self, sink: Any, running: bool, abort: bool = True) -> None:
+        """Refuse: the tasks of a node are its own."""
+        raise ValueError("a call of a pool with engine= cannot be cancelled; terminate() ends the pool")
+
     def prepare(self, task: Task) -> None:
         """
         Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome.
