@@ -266,3 +266,22 @@ def test_a_cancelled_map_repeats_nothing(ctx: BaseContext, tmp_path: Path) -> No
         pool.close()
         pool.join()
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callback_that_cancels_its_own_call_changes_nothing(ctx: BaseContext, fails: bool) -> None:
+    heard: list[Any] = []
+    submitted = threading.Event()
+
+    def hear(outcome: Any) -> None:
+        submitted.wait(tasks.PATIENCE)
+        heard.append(outcome)
+        heard.append(result.cancel(running=True))
+
+    with ctx.Pool(1) as pool:
+        result = pool.apply_async(tasks.fail if fails else tasks.square, (KeyError,) if fails else (3,), {}, hear, hear)
+        submitted.set()
+        outcome = tasks.outcome(lambda: result.get(tasks.PATIENCE))
+        assert isinstance(outcome, KeyError) if fails else outcome == 9
+        assert len(heard) == 2 and heard[1] is False
+        assert pool.apply(tasks.square, (4,)) == 16

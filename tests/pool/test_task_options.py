@@ -174,6 +174,38 @@ def test_a_number_out_of_range_is_refused_with_its_value(options: dict[str, Any]
         mp.Pool(1, **options)
 
 
+def test_what_is_no_number_is_refused_by_its_name() -> None:
+    with mp.Pool(1) as pool:
+        for wrong in ({"timeout": "3"}, {"memory_limit": "1GB"}, {"retries": 1.5}):
+            with pytest.raises(TypeError, match=f"{next(iter(wrong))} must be"):
+                pool.options(**wrong)
+        with pytest.raises(ValueError, match="timeout must be more than 0 seconds, not nan"):
+            pool.options(timeout=float("nan"))
+        with pytest.raises(TypeError, match="retry_on takes classes"):
+            pool.options(retry_on=ValueError("x"))
+
+
+def test_the_map_of_an_executor_reads_no_further_than_its_first_error(ctx: BaseContext) -> None:
+    read: list[int] = []
+
+    def numbers() -> Any:
+        for number in range(10**7):
+            read.append(number)
+            yield number
+
+    with mp.ProcessPoolExecutor(2, ctx) as executor:
+        executor.submit(tasks.square, 2).result()
+        with pytest.raises(LookupError):
+            list(executor.options(stop_on_error=True).map(fail_at_three, numbers()))
+    assert len(read) < 10**6
+
+
+def fail_at_three(number: int) -> int:
+    if number == 3:
+        raise LookupError(number)
+    return number
+
+
 def test_a_view_closes_and_ends_the_pool(ctx: BaseContext) -> None:
     pool = ctx.Pool(1)
     view = pool.options(retries=1)

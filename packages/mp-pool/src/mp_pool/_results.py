@@ -133,6 +133,7 @@ class Applied(_Holder, _Apply):  # type: ignore[misc]
     _cache: dict[int, Any]
     _job: int
     task: Task | None = None
+    _has_outcome = False  # before the callback hears of it, which may cancel it
 
     def __init__(self, pool: Any, callback: Any, error_callback: Any) -> None:
         # The attributes of the standard class, whose event takes longer to make than all else.
@@ -161,8 +162,9 @@ class Applied(_Holder, _Apply):  # type: ignore[misc]
         return _cancel(self, running)
 
     def _set(self, i: int, obj: Outcome) -> None:
-        if self.task is None and self._event.is_set():
-            return  # it was cancelled
+        if self._has_outcome:
+            return
+        self._has_outcome = True
         self.task = None
         if obj[0] is None:
             self._hold(i, obj[1])
@@ -189,7 +191,7 @@ class Applied(_Holder, _Apply):  # type: ignore[misc]
 def _cancel(result: Any, running: bool) -> bool:
     from concurrent.futures import CancelledError
 
-    if not result._event.is_set():
+    if not result._event.is_set() and not getattr(result, "_has_outcome", False):
         result._scheduler.cancel(result, running)
     return isinstance(result._value, CancelledError) if result._event.is_set() else False
 

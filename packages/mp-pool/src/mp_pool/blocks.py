@@ -35,6 +35,8 @@ def cut(array: Any, blocks: int, axis: int) -> list[Any]:
     given = np.asanyarray(array)
     if given.ndim == 0:
         raise ValueError("map_blocks cuts an array along an axis, and this one has no dimension")
+    if not -given.ndim <= axis < given.ndim:
+        raise ValueError(f"axis {axis} is out of range for an array of {given.ndim} dimensions")
     if blocks < 1:
         raise ValueError(f"blocks must be at least 1, not {blocks}")
     length = given.shape[axis]

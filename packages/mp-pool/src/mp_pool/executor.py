@@ -243,7 +243,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         shared = scheduler.share(fn) if is_ours else None
 
         def next_future() -> Future[Any] | None:
-            for index, item in items:
+            for index, item in items if stop is None or not stop.failed.done() else ():
                 if not is_ours:
                     return self.submit(functools.partial(_process_chunk, fn), item)
                 future = _Future(scheduler)
@@ -551,18 +551,18 @@ def _results(
             # No local variable may keep a result that has been yielded.
             if stop is not None:
                 stop.wait(futures[0], deadline)
-            yield _result(futures, deadline)
+            yield _result(futures, deadline, cancel_running)
     finally:
         for future in futures:
             _cancel(future, cancel_running)
 
 
-def _result(futures: deque[Future[Any]], deadline: float | None) -> Any:
+def _result(futures: deque[Future[Any]], deadline: float | None, cancel_running: bool) -> Any:
     future = futures[0]
     try:
         return future.result(None if deadline is None else deadline - time.monotonic())
     finally:
-        futures.popleft().cancel()
+        _cancel(futures.popleft(), cancel_running)
         del future
 
 

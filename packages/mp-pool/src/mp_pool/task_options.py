@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from numbers import Integral, Real
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class TaskOptions:
 
 
 def _classes(given: Any) -> tuple[type[BaseException], ...]:
-    classes = (given,) if isinstance(given, type) else tuple(given)
+    classes = tuple(given) if isinstance(given, Iterable) else (given,)
     for each in classes:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
             raise TypeError(f"retry_on takes classes of exceptions, such as (OSError,), not {each!r}")
@@ -63,7 +64,7 @@ def _classes(given: Any) -> tuple[type[BaseException], ...]:
 
 def check_numbers(**options: Any) -> None:
     """
-    Raise `ValueError` for a number that is out of its range.
+    Raise `ValueError` for a number that is out of its range, and `TypeError` for what is none.
 
     >>> check_numbers(retries=-1)
     Traceback (most recent call last):
@@ -71,7 +72,12 @@ def check_numbers(**options: Any) -> None:
     """
     for name, value in options.items():
         above, least = _RANGES.get(name, (0, "more than 0 bytes"))
-        if value is not None and value <= above:
+        if value is None:
+            continue
+        if not isinstance(value, Real) or (name == "retries" and not isinstance(value, Integral)):
+            raise TypeError(f"{name} must be {least}, not {value!r}")
+        number: Any = value
+        if not number > above:  # nor is not-a-number
             raise ValueError(f"{name} must be {least}, not {value}")
 
 
