@@ -1,10 +1,10 @@
-"""The private memory of this process."""
+"""The private memory of a process."""
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["private_bytes"]
+__all__ = ["private_bytes", "private_bytes_above"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

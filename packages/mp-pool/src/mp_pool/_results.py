@@ -196,6 +196,14 @@ def _cancel(result: Any, running: bool) -> bool:
     return isinstance(result._value, CancelledError) if result._event.is_set() else False
 
 
+def _stop(result: Any, error: BaseException) -> None:
+    """
+    End the result of many tasks with the first error, and drop its other tasks.
+    """
+    result._abort(error)
+    result._scheduler.cancel(result, result._options.cancel_running, abort=False)
+
+
 class Mapped(_Holder, _Map):  # type: ignore[misc]
     """
     The results of a `map`; with *single*, each task has one result instead of a list. Of several exceptions, it raises
@@ -225,15 +233,11 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
         self._is_cancelled = self._is_cancelled or (self._number_left > 0 and self._scheduler.is_own())
         return _cancel(self, running)
 
-    def _stop(self, error: BaseException) -> None:
-        self._abort(error)
-        self._scheduler.cancel(self, self._options.cancel_running, abort=False)
-
     def _set(self, i: int, obj: Outcome) -> None:
         if self.is_over:
             return
         if obj[0] is False and self._options.stop_on_error and self._number_left > 1:
-            self._stop(obj[1])
+            _stop(self, obj[1])
             return
         if obj[0] is None:
             self._hold(i, obj[1])
@@ -322,10 +326,6 @@ class _Abortable:
         self._scheduler.cancel(self, running, abort=False)
         return True
 
-    def _stop(self, error: BaseException) -> None:
-        self._abort(error)
-        self._scheduler.cancel(self, self._options.cancel_running, abort=False)
-
     def _set(self, i: int, obj: Outcome) -> None:
         if not self.is_over:
             super()._set(i, obj)  # type: ignore[misc]
@@ -335,7 +335,7 @@ class _Abortable:
             for at, (_, _, outcome, _) in enumerate(outcomes):
                 if outcome[0] is False:
                     self._set_all_of(outcomes[:at])
-                    self._stop(outcome[1])
+                    _stop(self, outcome[1])
                     return
         self._set_all_of(outcomes)
 

@@ -222,7 +222,7 @@ class Workers:
                     error = self._lost(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
                 note_task(error, task, worker.pid)
                 if out_of_memory:
-                    note_memory(error, before)
+                    _note_memory(error, before)
                 if stack:
                     error.add_note(f"Python stack of the worker:\n{stack}")
                 if task.is_repeated_after(error):
@@ -259,7 +259,7 @@ class Workers:
         return self._unexplained >= 0
 
 
-def note_memory(error: BaseException, before: int) -> None:
+def _note_memory(error: BaseException, before: int) -> None:
     """
     Add to the error of a worker that the kernel has killed how much memory it had, if it is known to be the largest
     child so far, of *before* KiB, and what to do.

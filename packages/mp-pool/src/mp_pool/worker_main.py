@@ -98,6 +98,8 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
         print_whole_lines()
     line = ends.open()
     _write_stacks(ends.stacks, ends.index)
+    if ends.stacks >= 0 and not settings.forked:
+        os.close(ends.stacks)  # a forked worker has the pool's own number
     set_worker_index(ends.index)
     if settings.ends_children:
         death_pipe.end_forked_children_with_this_process()
