@@ -84,7 +84,7 @@ def prepare(
     if is_program:
         start_method = "spawn"  # a program cannot tell
     if (context.get_start_method() if context else start_method) != "fork":
-        from mp_core.main_module import check_guard  # not at the top: `import mp_spawn` does not import mp-core
+        from mp_core.main_module import check_guard  # a fork needs no guard
 
         check_guard()
     check_options(threads_per_rank, max_restarts, output)
@@ -114,7 +114,7 @@ def prepare(
 def _cpus_for(cpu_affinity: Cpus, nprocs: int) -> Any:
     if cpu_affinity is None:
         return None
-    from mp_core.cpu_affinity import cpus_for  # not at the top: `import mp_spawn` does not import mp-core
+    from mp_core.cpu_affinity import cpus_for  # few calls need it
 
     return cpus_for(cpu_affinity, nprocs, "ranks")
 
