@@ -280,8 +280,10 @@ def _exists(original: str, rest: str) -> bool:
             _submodules.update(name.partition(".")[0] for name in os.listdir(multiprocessing.__path__[0]))
         except OSError:
             pass  # a frozen program
-    if _submodules and "." not in rest:
-        return rest in _submodules
+    if _submodules:
+        first, _, more = rest.partition(".")
+        if not more or first not in _submodules:
+            return first in _submodules
     import importlib.util  # it takes as long as all of this package
 
     try:
