@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.scripts import run_python, succeeded
 
-from mp_core import _channels
+from mp_core import native
 from mp_core._channels import ChannelConnection
 
 
@@ -46,11 +46,11 @@ def without_descriptors() -> Iterator[None]:
 
 
 def rings() -> int:
-    return _channels.counts()["channels"] // 2
+    return native.channel_count() // 2
 
 
 def refused() -> int:
-    return _channels.counts()["channels_refused"]
+    return native.channels_refused()
 
 
 def descriptors() -> int:

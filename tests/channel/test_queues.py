@@ -239,11 +239,9 @@ def test_a_joinable_queue_is_joined_when_all_tasks_are_done(channels: Any) -> No
 def test_where_there_can_be_no_ring_queues_are_ordinary_ones(forking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mp_core import native
 
-    before = mp.memory_stats()["channels_refused"]
     monkeypatch.setattr(native, "make_channel", lambda *_: -24)
     made = [forking.SimpleQueue(), forking.Queue(), forking.JoinableQueue()]
     ends = forking.Pipe()
-    assert mp.memory_stats()["channels_refused"] == before + 8
     for queue in made:
         assert type(queue).__module__ == "multiprocessing.queues"
         queue.put(1)

@@ -34,7 +34,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ChannelConnection", "counts", "make_pair", "pipe", "reduce_channel"]
+__all__ = ["ChannelConnection", "make_pair", "pipe", "reduce_channel"]
 
 
 class ChannelConnection(native.Channel, Connection):  # type: ignore[misc]
@@ -59,27 +59,15 @@ class ChannelConnection(native.Channel, Connection):  # type: ignore[misc]
         return buffer
 
 
-_refused = 0
-
-
 def make_pair(duplex: bool, late: bool = False) -> tuple[Any, Any] | None:
     """Return two ends of a new channel; None where there can be no ring. If *late*, it is made when it is needed."""
-    global _refused
     made = native.make_channel(ChannelConnection, duplex, late)
-    if isinstance(made, int):
-        _refused += 2
-        return None
-    return made  # type: ignore[no-any-return]
+    return None if isinstance(made, int) else made
 
 
 def pipe(duplex: bool = True) -> tuple[Any, Any]:
     """Return two connections, as `multiprocessing.Pipe` does; the second one only sends if *duplex* is false."""
     return make_pair(duplex, True) or _connection.Pipe(duplex)
-
-
-def counts() -> dict[str, int]:
-    """Return the number of open ends with a ring, and of ends that are ordinary connections for want of one."""
-    return {"channels": int(native.channel_count()), "channels_refused": _refused + native.channels_refused()}
 
 
 def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:

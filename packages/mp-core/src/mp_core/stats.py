@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mp_core import _channels, native, strategy
-from mp_core.native import copied_bytes
+from mp_core import native, strategy
 
 __all__ = ["Segment", "empty_cache", "list_segments", "memory_stats"]
 
@@ -34,7 +33,12 @@ def memory_stats() -> dict[str, int]:
     >>> mp.memory_stats()["live_bytes"] >= 0
     True
     """
-    return dict(copied_bytes=copied_bytes(0), **_channels.counts(), **native.counters())
+    return dict(
+        copied_bytes=native.copied_bytes(0),
+        channels=native.channel_count(),
+        channels_refused=native.channels_refused(),
+        **native.counters(),
+    )
 
 
 def empty_cache() -> None:

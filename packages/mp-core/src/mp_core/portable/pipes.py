@@ -30,8 +30,13 @@ class Channel:
     __slots__ = ()
 
 
+_refused = 0
+
+
 def make_channel(kind: type, duplex: bool, late: bool) -> int:
     """Return the error number of a system without rings."""
+    global _refused
+    _refused += 2
     return -errno.ENOSYS
 
 
@@ -46,8 +51,8 @@ def channel_count() -> int:
 
 
 def channels_refused() -> int:
-    """Return 0: no ring is made late."""
-    return 0
+    """Return the number of ends that were to have a ring."""
+    return _refused
 
 
 def only_atoms(on: bool) -> None:
