@@ -233,7 +233,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
             error.add_note(f"the put is at {user_line()}; mp_all.set_strict_put(True) raises the error there")
             self._on_queue_feeder_error(error, obj)
         finally:
-            del error  # see Note [Exceptions in frames] in _receiving.py
+            del error  # see Note [Exceptions in frames] in _failed_messages.py
 
     def _send_or_feed(self, message: Any, obj: Any) -> bool:
         """Send a message, leave it to the thread, or report its error; return False if the queue is full."""
@@ -266,7 +266,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         except Exception:  # which the standard method prints
             self._on_queue_feeder_error(error, obj)
         finally:
-            del error  # see Note [Exceptions in frames] in _receiving.py
+            del error  # see Note [Exceptions in frames] in _failed_messages.py
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self._check_open()

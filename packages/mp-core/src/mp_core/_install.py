@@ -4,7 +4,7 @@ Note [Replaced attributes]
 --------------------------
     install()                    ForkingPickler's table, which then serves subclasses        reducers.py
                                  BaseProcess.ajoin, which is new                             coroutines.py
-      at the first message       ForkingPickler.dumps and loads, reduction.dump              pickling.py, _receiving.py
+      at the first message       ForkingPickler.dumps and loads, reduction.dump              pickling.py, _failed_messages.py
       with its module            Connection.send, recv_bytes_into and _close                 _connections.py, _unread.py
                                  the reducer of Connection; a hook before each fork          _connections.py
                                  Queue.__init__ of multiprocessing: standard locks           _queue_locks.py
@@ -81,7 +81,7 @@ def install() -> None:
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
     if machine.has_libshm():
-        packages.watch_formats()
+        _watch_formats()
 
 
 # ---- what is replaced ------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def load_messages() -> Any:
     """Put the functions themselves in the place of those that import them; return their module."""
     _pickling = imports.load("mp_core.pickling")
     if not _pickling.is_set_up():
-        _pickling.set_up(*_before)
+        _pickling.set_up(*_before, _make_pair)
     dumps, loads, dump = _first
     if vars(ForkingPickler)["dumps"].__func__ is dumps:
         ForkingPickler.dumps = classmethod(_pickling.dumps)  # type: ignore[assignment]
@@ -127,6 +127,10 @@ def load_messages() -> Any:
     if reduction.dump is dump:
         reduction.dump = _pickling.dump
     return _pickling
+
+
+def _make_pair(duplex: bool) -> Any:
+    return imports.load("mp_core._channels").make_pair(duplex)
 
 
 def _join_in_a_coroutine(self: Any, timeout: float | None = None) -> Any:
@@ -141,6 +145,25 @@ def _extend_connections() -> None:
 
 def _extend_fork_server() -> None:
     imports.load("mp_core.fork_server").install()
+
+
+def _watch_formats() -> None:
+    """Let each module of `mp_core.formats` register its reducers when its library has been imported."""
+    for library, initialise in _FORMATS.items():
+        imports.when_imported(library, initialise)
+
+
+def _format(library: str) -> Callable[[], None]:
+    def initialise_quietly() -> None:
+        try:
+            imports.load(f"mp_core.formats.{library}").init_reductions()
+        except Exception:
+            pass  # a version of the library that we do not know; its objects travel by its own pickle
+
+    return initialise_quietly
+
+
+_FORMATS = {library: _format(library) for library in ("jax", "polars")}
 
 
 def _extend_starts() -> None:

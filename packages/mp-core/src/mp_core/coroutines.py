@@ -193,7 +193,7 @@ class _Reader(_Line):
             try:
                 raise error
             finally:
-                del error  # see Note [Exceptions in frames] in _receiving.py
+                del error  # see Note [Exceptions in frames] in _failed_messages.py
         found = connection._take(_LATE, _LARGE)
         if found is _LARGE:
             self.keep_next(connection)

@@ -52,7 +52,6 @@ __all__ = [
     "has_fork_server_left",
     "has_name",
     "is_in_each_main",
-    "is_inheriting",
     "is_missing_guard",
     "is_typed_in",
     "lacks_guard",

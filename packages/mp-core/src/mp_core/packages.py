@@ -14,9 +14,6 @@ one, and its pickle names modules that would have to be opened. An import does n
 waits for it; the error comes when an object of the class is met.
 
 A package registers itself with its subjects (`register`), and children of this process watch for these (`watch_all`).
-
-The modules of `mp_core.formats` are such packages, one for each library; every process watches for them by itself
-(`watch_formats`).
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["begin", "installed_by", "is_installed", "register", "registered", "watch", "watch_all", "watch_formats"]
+__all__ = ["begin", "installed_by", "is_installed", "register", "registered", "watch", "watch_all"]
 
 _installed = False
 _install: Callable[[], None]
@@ -90,28 +87,6 @@ def watch_all(packages: dict[str, tuple[str, ...]]) -> None:
     _install()
     for package, subjects in packages.items():
         watch(package, *subjects)
-
-
-def watch_formats() -> None:
-    """Let each module of `mp_core.formats` register its reducers when its library has been imported."""
-    for library in FORMATS:
-        imports.when_imported(library, _FORMATS[library])
-
-
-FORMATS = ("jax", "polars")
-
-
-def _format(library: str) -> Callable[[], None]:
-    def initialise_quietly() -> None:
-        try:
-            imports.load(f"mp_core.formats.{library}").init_reductions()
-        except Exception:
-            pass  # a version of the library that we do not know; its objects travel by its own pickle
-
-    return initialise_quietly
-
-
-_FORMATS = {library: _format(library) for library in FORMATS}
 
 
 def registered() -> dict[str, tuple[str, ...]]:

@@ -46,7 +46,7 @@ import re
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native, reducers
+from mp_core import _child_descriptors, _failed_messages, _large_bytes, imports, native, reducers
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import UNPICKLABLE, sends_definitions
 from mp_core.native import ObjectTable, ReducerTable, by_value, in_message, load_beside, pickled, plain_pickle
@@ -72,6 +72,7 @@ __all__ = [
 
 # The functions that these replace, set by `set_up`.
 _dumps: Callable[..., Any]
+_make_pair: Callable[[bool], Any]
 #: `ForkingPickler.loads`: receives a message, and handles one that fails.
 loads: Callable[..., Any] = native.loads
 _set_up = False
@@ -82,11 +83,15 @@ def is_set_up() -> bool:
     return _set_up
 
 
-def set_up(dumps: Callable[..., Any], loads: Callable[..., Any]) -> None:
-    """Set the functions that `dumps` and `loads` extend: those of `ForkingPickler` before the installation."""
-    global _dumps, _set_up
-    _dumps = dumps
-    _receiving.extend(loads)
+def set_up(dumps: Callable[..., Any], loads: Callable[..., Any], make_pair: Callable[[bool], Any]) -> None:
+    """
+    Set the functions that `dumps` and `loads` extend, those of `ForkingPickler` before the installation.
+
+    *make_pair* makes the channel for the arguments of a child.
+    """
+    global _dumps, _make_pair, _set_up
+    _dumps, _make_pair = dumps, make_pair
+    _failed_messages.extend(loads)
     _set_up = True
 
 
@@ -163,7 +168,7 @@ def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
         message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
     reader = None
     if message.handles:
-        reader = _child_descriptors.send_arguments(message, imports.load("mp_core._channels").make_pair)
+        reader = _child_descriptors.send_arguments(message, _make_pair)
     file.write(message.data if reader is None else ForkingPickler.dumps(_Call(receive_arguments, (reader,))))
 
 

@@ -235,9 +235,9 @@ def check() -> None:
         if meant:
             import warnings
 
-            from mp_core.main_module import is_inheriting
+            from multiprocessing import process
 
-            if not is_inheriting():  # the parent of a child has warned
+            if not getattr(process.current_process(), "_inheriting", False):  # the parent of a child has warned
                 warnings.warn(f"{name} in the environment is not read: did you mean {meant}?", stacklevel=2)
 
 

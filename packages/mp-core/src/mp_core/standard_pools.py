@@ -33,7 +33,7 @@ __all__ = ["failing", "outline"]
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
 _CHANNELS = {
     "mp_core._channel_queues",
-    "mp_core._receiving",
+    "mp_core._failed_messages",
     "mp_core.standard_pools",
     "mp_core.portable.messages",
     "multiprocessing.connection",
@@ -85,7 +85,7 @@ def _raise(error: Exception) -> NoReturn:
     try:
         raise error
     finally:
-        del error  # see Note [Exceptions in frames] in _receiving.py
+        del error  # see Note [Exceptions in frames] in _failed_messages.py
 
 
 class Blank:
