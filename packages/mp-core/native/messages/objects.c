@@ -1,0 +1,224 @@
+/* Plain objects: written and made as pickle does by default, without a pickler.
+ *
+ *   class, by its name | EMPTY_TUPLE NEWOBJ MEMOIZE | its __dict__ | BUILD
+ *
+ * An object is plain if a pickler would write it so: its class has no reducer (reducers.py has found
+ * none), defines nothing that pickle asks for, and has no memory of its own, as those of C do. The
+ * last is found out by one call of __reduce_ex__ for each class; the others, which a program may
+ * change at any time, in each message. */
+#include "messages/messages.h"
+
+enum { ASKED = 8, ASKED_TO_LOAD = 3 };
+
+/* What pickle asks a class or object for; and what an unpickler does, see mp_set_state. */
+static PyObject *asked[ASKED], *asked_to_load[ASKED_TO_LOAD], *setstate;
+static PyObject *mro_name, *dict_name, *is_plain_name, *make_new, *slot_names;
+
+int mp_setup_objects(PyObject *module)
+{
+    static const char *const texts[ASKED] = {
+        "__reduce_ex__",  "__reduce__",       "__getstate__", "__getnewargs_ex__",
+        "__getnewargs__", "__getattribute__", "__getattr__",  "__class__"};
+    (void)module;
+
+    for (int i = 0; i < ASKED; i++)
+        if (mp_intern(&asked[i], texts[i]) < 0)
+            return -1;
+    if (mp_intern(&setstate, "__setstate__") < 0 || mp_intern(&dict_name, "__dict__") < 0 ||
+        mp_intern(&is_plain_name, "is_plain") < 0 || mp_intern(&mro_name, "__mro__") < 0)
+        return -1;
+    asked_to_load[0] = setstate;
+    asked_to_load[1] = asked[5];
+    asked_to_load[2] = asked[6];
+    return 0;
+}
+
+/* 1 if one of the names is in the class's own attributes; -1 with an exception. */
+static int has_one(PyObject *kind, PyObject *const *names, int count)
+{
+    PyObject *attributes = PyObject_GetAttr(kind, dict_name);
+    int has = attributes ? 0 : -1;
+
+    for (int i = 0; has == 0 && i < count; i++)
+        has = PySequence_Contains(attributes, names[i]);
+    Py_XDECREF(attributes);
+    return has;
+}
+
+/* The same for the class and its bases. */
+static int defines_one(PyTypeObject *kind, PyObject *const *names, int count)
+{
+    PyObject *mro = PyObject_GetAttr((PyObject *)kind, mro_name);
+    int has = mro != NULL && PyTuple_CheckExact(mro) ? 0 : -1;
+
+    for (Py_ssize_t i = 0; has == 0 && i < PyTuple_Size(mro); i++) {
+        PyObject *base = PyTuple_GetItem(mro, i);
+        if (base != (PyObject *)&PyBaseObject_Type)
+            has = has_one(base, names, count);
+    }
+    Py_XDECREF(mro);
+    return has;
+}
+
+/* ---- writing ---- */
+
+static int import_copyreg(void)
+{
+    if (make_new == NULL)
+        make_new = mp_imported("copyreg", "__newobj__");
+    if (slot_names == NULL)
+        slot_names = mp_imported("copyreg", "_slotnames");
+    return make_new == NULL || slot_names == NULL ? -1 : 0;
+}
+
+/* 1 if its objects have slots. */
+static int has_slots(PyTypeObject *kind)
+{
+    PyObject *names = PyObject_CallFunctionObjArgs(slot_names, kind, NULL);
+    int has = names == NULL ? -1 : !PyList_CheckExact(names) || PyList_Size(names) > 0;
+
+    Py_XDECREF(names);
+    return has;
+}
+
+static int is_none(PyObject *tuple, Py_ssize_t i)
+{
+    return i >= PyTuple_Size(tuple) || PyTuple_GetItem(tuple, i) == Py_None;
+}
+
+/* 1 if its reduction is (copyreg.__newobj__, (class,), its dict or None). */
+static int is_reduced_plainly(PyObject *object)
+{
+    if (import_copyreg() < 0)
+        return -1;
+    PyObject *reduction = PyObject_CallMethod(object, "__reduce_ex__", "i", 4);
+    int is = 0;
+
+    if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); /* it cannot be pickled */
+    if (reduction != NULL && PyTuple_CheckExact(reduction) && PyTuple_Size(reduction) >= 2) {
+        PyObject *args = PyTuple_GetItem(reduction, 1);
+        is = PyTuple_GetItem(reduction, 0) == make_new && PyTuple_CheckExact(args) &&
+             PyTuple_Size(args) == 1 && PyTuple_GetItem(args, 0) == (PyObject *)Py_TYPE(object) &&
+             is_none(reduction, 3) && is_none(reduction, 4) &&
+             (is_none(reduction, 2) || PyDict_CheckExact(PyTuple_GetItem(reduction, 2)));
+    }
+    Py_XDECREF(reduction);
+    if (is)
+        is = !has_slots(Py_TYPE(object));
+    return PyErr_Occurred() ? -1 : is;
+}
+
+/* The same, once for each class: `known` keeps the answer. */
+static int is_known_as_plain(PyObject *known, PyObject *object)
+{
+    PyObject *answer = PyObject_GetAttr(known, is_plain_name);
+    int is = answer == NULL ? -1 : answer == Py_True;
+
+    if (answer == Py_None && (is = is_reduced_plainly(object)) >= 0 &&
+        PyObject_SetAttr(known, is_plain_name, is ? Py_True : Py_False) < 0)
+        is = -1;
+    Py_XDECREF(answer);
+    return is;
+}
+
+int mp_is_plain(PyObject *object)
+{
+    PyTypeObject *kind = Py_TYPE(object);
+    PyObject *known = mp_without_reducer((PyObject *)kind);
+
+    if (known == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    int has = mp_has_reducer(kind);
+    if (has == 0 && Py_TYPE((PyObject *)kind) != &PyType_Type)
+        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
+    if (has == 0)
+        has = defines_one(kind, asked, ASKED);
+    int is = has == 0 ? is_known_as_plain(known, object) : has < 0 ? -1 : 0;
+    Py_DECREF(known);
+    return is;
+}
+
+PyObject *mp_state_of(PyObject *object)
+{
+    PyObject *state = PyObject_GenericGetDict(object, NULL), *key, *value;
+    Py_ssize_t at = 0;
+
+    if (state == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    /* An attribute of the object itself may be what pickle asks for. */
+    while (state != NULL && PyDict_Next(state, &at, &key, &value))
+        if (!PyUnicode_CheckExact(key) ||
+            (PyUnicode_GetLength(key) > 2 && PyUnicode_ReadChar(key, 0) == '_' &&
+             PyUnicode_ReadChar(key, 1) == '_'))
+            Py_CLEAR(state);
+    return state;
+}
+
+/* ---- reading ---- */
+
+PyObject *mp_new_object(PyObject *kind, PyObject *args)
+{
+    if (!PyType_Check(kind) || !PyTuple_CheckExact(args))
+        return NULL;
+    newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)kind, Py_tp_new);
+    return make == NULL ? NULL : make((PyTypeObject *)kind, args, NULL);
+}
+
+/* 1 when its __setstate__ was called, 0 if it has none. */
+static int was_set_by_itself(PyObject *object, PyObject *state)
+{
+    PyObject *set = PyObject_GetAttr(object, setstate);
+
+    if (set == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        return 0;
+    }
+    PyObject *none = set ? PyObject_CallFunctionObjArgs(set, state, NULL) : NULL;
+    Py_XDECREF(set);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 1;
+}
+
+/* 1 if it may have one: its class has, or its __new__ has left something in its attributes. */
+static int may_have_setstate(PyObject *object, PyObject *attributes, PyTypeObject **usual)
+{
+    if (attributes == NULL || !PyDict_CheckExact(attributes) || PyDict_Size(attributes) > 0)
+        return 1;
+    if (Py_TYPE(object) == *usual)
+        return 0;
+    int may = defines_one(Py_TYPE(object), asked_to_load, ASKED_TO_LOAD);
+    if (may == 0)
+        *usual = Py_TYPE(object);
+    return may;
+}
+
+static int set_item(PyObject *attributes, PyObject *key, PyObject *value)
+{
+    Py_INCREF(key);
+    if (PyUnicode_CheckExact(key))
+        PyUnicode_InternInPlace(&key); /* as those that an assignment makes */
+    int rc = PyDict_CheckExact(attributes) ? PyDict_SetItem(attributes, key, value)
+                                           : PyObject_SetItem(attributes, key, value);
+    Py_DECREF(key);
+    return rc;
+}
+
+int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual)
+{
+    PyObject *attributes = PyObject_GetAttr(object, dict_name), *key, *value;
+    Py_ssize_t at = 0;
+
+    if (attributes == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    int rc = PyErr_Occurred() ? -1 : may_have_setstate(object, attributes, usual);
+    if (rc == 1)
+        rc = was_set_by_itself(object, state);
+    if (rc == 0 && attributes != NULL && PyDict_CheckExact(state)) {
+        while (rc == 0 && PyDict_Next(state, &at, &key, &value))
+            rc = set_item(attributes, key, value);
+        rc = rc == 0 ? 1 : rc;
+    }
+    Py_XDECREF(attributes);
+    return rc;
+}
