@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from support.damage import damaged, outcome
 from support.readers import by_unpickler, in_c
 
-from mp_core import native
+from mp_core.sharing import backend
 
 T = TypeVar("T")
 
@@ -221,7 +221,7 @@ def described(thing: Any) -> Any:
 def pickled(thing: Any) -> bytes:
     """Return the message, when a pickler has met the class before."""
     ForkingPickler.dumps(thing)
-    data = native.plain_data(thing)
+    data = backend.plain_data(thing)
     assert data is not None
     return data
 
@@ -240,7 +240,7 @@ def test_another_one_is_left_to_the_pickler(make: Callable[[], Any]) -> None:
     sent = make()
     for _ in range(2):
         got = ForkingPickler.loads(ForkingPickler.dumps(sent))
-        assert native.plain_data(sent) is None
+        assert backend.plain_data(sent) is None
     assert described(got) == described(pickle.loads(pickle.dumps(sent)))
 
 
@@ -323,7 +323,7 @@ def test_each_content_arrives_as_it_left(sent: Point) -> None:
 
 @given(st.builds(Point, VALUES, VALUES), st.data())
 def test_a_damaged_one_is_no_other_value_than_for_the_unpickler(sent: Point, choose: st.DataObject) -> None:
-    whole = native.plain_pickle(sent)
+    whole = backend.plain_pickle(sent)
     if whole is None:
         return  # it is too deep, or its class is new
     data = damaged(whole, choose)
@@ -357,9 +357,9 @@ def test_many_objects_with_arrays_arrive(ends: Any) -> None:
     reader, writer = ends
     ForkingPickler.dumps(Point())
     sent = [Point(i, np.full(i % 40, i)) for i in range(500)]
-    data = native.plain_pickle(sent)
+    data = backend.plain_pickle(sent)
     assert data is not None
-    native.discard_unread(data)
+    backend.discard_unread(data)
     writer.send(sent)
     for i, got in enumerate(reader.recv()):
         assert got.x == i
@@ -454,7 +454,7 @@ def test_a_local_class_is_an_error_as_for_pickle() -> None:
     for _ in range(2):
         with pytest.raises((AttributeError, pickle.PicklingError)):
             ForkingPickler.dumps(Local())
-        assert native.plain_data(Local()) is None
+        assert backend.plain_data(Local()) is None
 
 
 def test_a_class_is_not_kept_alive() -> None:

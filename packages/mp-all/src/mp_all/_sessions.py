@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mp_core.control_groups import read
-from mp_core.settings import runtime_folder
+from mp_core.system.control_groups import read
+from mp_core.system.settings import runtime_folder
 
 __all__ = ["Manager", "Session", "command_of", "leftover_names", "managers", "sessions"]
 
