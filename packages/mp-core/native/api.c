@@ -1,6 +1,7 @@
 /* The capsule mp_core.sharing.backend.c_api: the table of C functions described in mp_core.h. */
 #include "memory/memory.h"
 #include "messages/messages.h"
+#include "messages/objects.h"
 #include "messages/plan.h"
 #include "timeline/timeline.h"
 

@@ -5,6 +5,7 @@
 #include "locks/lock.h"
 #include "memory/memory.h"
 #include "messages/messages.h"
+#include "messages/objects.h"
 #include "messages/plan.h"
 #include "system/system.h"
 #include "timeline/timeline.h"

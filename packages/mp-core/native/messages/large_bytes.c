@@ -21,6 +21,7 @@
 
 #include "memory/memory.h"
 #include "messages/messages.h"
+#include "messages/objects.h"
 #include "messages/plan.h"
 #include "timeline/timeline.h"
 

@@ -10,6 +10,7 @@
 
 #include "memory/memory.h"
 #include "messages/messages.h"
+#include "messages/objects.h"
 #include "messages/plan.h"
 
 static PyObject *function_type, *module_name, *qualified_name, *main_name, *code_name, *file_name,

@@ -19,6 +19,7 @@
  *   memory of all. */
 #include "memory/memory.h"
 #include "messages/messages.h"
+#include "messages/objects.h"
 #include "messages/plan.h"
 
 static mp_global rebuilds_pack, rebuilds_block; /* rebuild_copy, rebuild_block */

@@ -98,7 +98,8 @@ typedef struct {
     uint32_t objects,
         free_objects;        /* the number so far; how many more there may be for plain ones */
     const mp_codec *current; /* the last one of which the reducer is the one it stands for */
-    PyTypeObject *plain;     /* the class of the plain object that was seen last */
+    PyTypeObject *plain;     /* the class of the plain object that was seen last, */
+    PyTypeObject *reduced;   /* and of the reduced one */
     int is_standard;         /* the pickler, or -1 as long as nobody has asked */
     int has_names;           /* written so far */
 } mp_survey;
