@@ -22,7 +22,7 @@ def _begin() -> None:
     try:
         timeline(path).begin_until_exit()
     except (OSError, ValueError) as error:
-        raise ValueError(f"MP_TIMELINE: {error}") from None
+        sys.exit(f"MP_TIMELINE: {error}")
 
 
 def _name() -> str:
