@@ -399,6 +399,7 @@ PyObject *mp_py_timeline_open(PyObject *, PyObject *);
 PyObject *mp_py_timeline_close(PyObject *, PyObject *);
 PyObject *mp_py_timeline_name(PyObject *, PyObject *);
 PyObject *mp_py_timeline_now(PyObject *, PyObject *);
+PyObject *mp_py_timeline_blocks(PyObject *, PyObject *);
 PyObject *mp_py_timeline_write(PyObject *, PyObject *const *, Py_ssize_t);
 /* fork_hooks.c */
 PyObject *mp_py_register_at_fork(PyObject *, PyObject *);
