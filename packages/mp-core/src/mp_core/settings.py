@@ -217,6 +217,7 @@ KNOWN = {
     "MP_SPIN_US",
     "MP_STRICT_PUT",
     "MP_TIMELINE",
+    "MP_TIMELINE_PRINT",
     "MP_TIMELINE_RUN",
     "MP_TRACE",
     "MP_WITHOUT_LIBSHM",
