@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.comparison.event import after, main, what_became_of
+from benchmarks.comparison.event import after, main, square, what_became_of
 from benchmarks.comparison.libraries import Library
 
 
@@ -14,7 +14,7 @@ def sleep() -> None:
 
 def event(library: type[Library]) -> str:
     pool = library()
-    pool.submit(abs, -1)(30.0)
+    pool.submit(square, 1)(30.0)
     cancel, wait = pool.submit_cancellable(sleep)
     time.sleep(1)
     cancel()

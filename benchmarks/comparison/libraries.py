@@ -208,7 +208,14 @@ class Ray(Library):
 
     def open(self, initializer: Callable[[], object] | None) -> None:
         hook = {"worker_process_setup_hook": initializer} if initializer else {}
-        self.api.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=hook)
+        # A second pool of a program, and one in a task, are the same cluster.
+        self.api.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            runtime_env=hook,
+            ignore_reinit_error=True,
+        )
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Wait:
         reference = self.api.remote(function).options(max_retries=0).remote(*args)

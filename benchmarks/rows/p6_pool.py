@@ -21,8 +21,8 @@ from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
 from benchmarks.samples import Claim, Line, Sample
 
-PEERS = ("ours", "stdlib", "torch fd", "torch fs")
-COUNT, SIZE, WORKERS = 64, 16 << 20, 2
+PEERS = ("ours", "stdlib", "joblib", "mpire", "torch fd", "torch fs")
+COUNT, SIZE, WORKERS, BLOCKS = 64, 16 << 20, 2, 8 << 20
 KEPT: dict[str, Any] = {}
 CALLS = "first_call.py, its first call", "first_call.py, a later call"
 PAGE = record.ROOT / "docs" / "performance.md"
@@ -41,14 +41,16 @@ def measure(bench: Bench) -> list[Line]:
         pipes.claims.append(Claim("ours in KiB", through["ours"].median / 1024, 64))
     for peer in present:
         bench.do(peer, close_pool)
-    return [line, pipes, *_shared_allocated(bench), *_calls_of_a_program(bench)]
+    return [line, pipes, *_shared_allocated(bench), _blocks(bench), *_calls_of_a_program(bench)]
 
 
 def _calls_of_a_program(bench: Bench) -> list[Line]:
     """Measure the program of docs/performance.md: its first call, which a script makes, and a later one."""
     lines = []
     for what in CALLS:
-        samples = bench.in_turns(f"P6 {what}", [Task(p, p, call_of_a_program, (what,), 5, False) for p in PEERS[:2]], 5)
+        samples = bench.in_turns(
+            f"P6 {what}", [Task(p, p, call_of_a_program, (what,), 5, False) for p in ("ours", "stdlib")], 5
+        )
         lines.append(Line("P6", what, samples))
         lines[-1].claim_ratio("stdlib / ours", "stdlib", "ours", 4, at_least=True)
     return lines
@@ -64,6 +66,54 @@ def call_of_a_program(stage: Stage, what: str) -> float:
         done = subprocess.run([sys.executable, str(file)], stdout=subprocess.PIPE, text=True, check=True)
     first, *_, last = map(float, done.stdout.split())
     return first if what == CALLS[0] else last
+
+
+def _blocks(bench: Bench) -> Line:
+    """Measure a function of an array that is cut into blocks for the workers, and whose results are put together."""
+    peers = ("ours", "stdlib", "joblib", "mpire")
+    samples = bench.in_turns("P6 blocks", [Task(peer, peer, in_blocks, (), 3) for peer in peers], 5, timeout=300)
+    line = Line("P6", f"a function of an array of 64 MiB in {WORKERS} blocks, put together", samples)
+    for peer in peers[1:]:
+        line.claim_ratio(f"{peer} / ours", peer, "ours", 1, at_least=True)
+    for peer in ("ours", "stdlib"):
+        if bench.has(peer):
+            bench.do(peer, close_named, "blocks")
+    return line
+
+
+def smoothed(block: Any) -> Any:
+    return block * 0.5
+
+
+def in_blocks(stage: Stage) -> float:
+    """Return the seconds for one array, by what the peer has for that; workers are kept."""
+    array = KEPT.setdefault("array", np.ones(BLOCKS))
+    start = time.perf_counter()
+    if stage.peer.name == "joblib":
+        import joblib  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        work = (joblib.delayed(smoothed)(block) for block in np.array_split(array, WORKERS))
+        found = np.concatenate(joblib.Parallel(WORKERS)(work))
+    else:
+        pool = block_pool(stage)
+        if stage.peer.name == "mpire":
+            found = pool.map(smoothed, array, n_splits=WORKERS, concatenate_numpy_output=True)
+        elif stage.peer.name == "ours":
+            found = pool.map_blocks(smoothed, array)
+        else:
+            found = np.concatenate(pool.map(smoothed, np.array_split(array, WORKERS), chunksize=1))
+    taken = time.perf_counter() - start
+    assert found.shape == (BLOCKS,) and found[0] == found[-1] == 0.5
+    return taken
+
+
+def block_pool(stage: Stage) -> Any:
+    if "blocks" not in KEPT:
+        if stage.peer.name == "mpire":
+            KEPT["blocks"] = stage.peer.api.WorkerPool(WORKERS, keep_alive=True)
+        else:
+            KEPT["blocks"] = stage.context.Pool(WORKERS)
+    return KEPT["blocks"]
 
 
 def _shared_allocated(bench: Bench) -> list[Line]:

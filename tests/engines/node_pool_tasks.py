@@ -78,8 +78,10 @@ def wait_for_ever(folder: str, task: int) -> None:
 
 def wait_for_go(folder: str, task: int) -> int:
     """
-    Return the task; the first one waits for a file "go".
+    Return the task; the first one makes a file "begun", and waits for a file "go".
     """
+    if task == 0:
+        Path(folder, "begun").touch()
     while task == 0 and not Path(folder, "go").exists():
         time.sleep(0.02)
     return task

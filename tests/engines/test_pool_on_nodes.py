@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,23 @@ def test_a_task_that_takes_too_long_is_ended() -> None:
     with mp.Pool(2, engine="local", timeout=0.5) as pool:
         with pytest.raises(mp.TaskTimeoutError, match="sleep, task 0, ran longer than"):
             pool.apply(time.sleep, (60,))
+        assert pool.apply(abs, (-1,)) == 1
+
+
+def test_what_no_node_has_can_be_cancelled_and_what_a_worker_runs_goes_on(tmp_path: Path) -> None:
+    with mp.Pool(1, engine="local") as pool:
+        results = [pool.apply_async(tasks.wait_for_go, (str(tmp_path), i)) for i in range(50)]
+        mapped, rest = pool.map_async(tasks.square, range(500), chunksize=1), pool.imap(tasks.square, range(500))
+        assert until(Path(tmp_path, "begun").exists, 60)
+        for each in (results[0], mapped, rest):
+            with pytest.raises(ValueError, match="cannot end a task of a pool with engine="):
+                each.cancel(running=True)
+        assert not results[0].cancel() and results[49].cancel() and mapped.cancel() and rest.cancel()
+        for get in (results[49].get, mapped.get, rest.next):
+            with pytest.raises(CancelledError):
+                get()
+        (tmp_path / "go").touch()
+        assert [result.get(60) for result in results[:49]] == list(range(49))
         assert pool.apply(abs, (-1,)) == 1
 
 

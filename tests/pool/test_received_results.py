@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import as_completed, wait
 from multiprocessing.context import BaseContext
@@ -47,6 +49,33 @@ def test_errors_arrays_and_deaths_come_to_a_thread_that_receives(kind: str, ctx:
         assert isinstance(tasks.outcome(pool.submit(os._exit, 3)), mp_all.WorkerLostError)
         assert until(lambda: pool.submit(tasks.square, 3)() == 9, PATIENCE)
         warm(pool)
+
+
+@both
+def test_a_worker_that_dies_when_a_thread_is_about_to_receive_is_lost_and_nothing_else(
+    kind: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = None
+    while answer is None:  # the task was not sent yet when the thread began to wait
+        with tasks.either(kind, ctx, 1) as pool, monkeypatch.context() as patch:
+            warm(pool)  # an executor starts its worker
+            scheduler = pool.pool._scheduler
+            (worker,) = scheduler.dispatcher.workers
+
+            def dies(*args: Any, may: Any = scheduler._may_be_received, worker: Any = worker) -> bool:
+                if not may(*args):
+                    return False
+                worker.signal(signal.SIGKILL)
+                assert until(lambda: worker.line.fileno() < 0, PATIENCE)
+                return True
+
+            patch.setattr(scheduler, "_may_be_received", dies)
+            answer = tasks.outcome(pool.submit(time.sleep, 1))
+            patch.undo()
+            if answer is not None:
+                assert isinstance(answer, mp_all.WorkerLostError)
+                assert worker.line.first() is None and worker.line.claimed > 1 << 60
+            assert pool.submit(tasks.square, 3)() == 9
 
 
 def beside_a_thread_that_receives(pool: tasks.Either, use: Callable[[], None]) -> None:

@@ -46,9 +46,10 @@ static int put(mpshm_channel *end, int fd, struct mpshm__record record, const vo
     if (rc < 0)
         return rc;
     uint64_t to = mpshm__ring_write(&end->out, record, payload);
-    rc = mpshm__wakeup_write(end, fd, to);
-    if (rc == 0 && ends && waiter->carries && waiter->leave != NULL)
+    /* From the wake-up on a reader may publish it: see wakeup.c. */
+    if (ends && waiter->carries && waiter->leave != NULL)
         waiter->leave(waiter->self);
+    rc = mpshm__wakeup_write(end, fd, to);
     if (rc == 0)
         mpshm__ring_publish(end->out.ring, to);
     else

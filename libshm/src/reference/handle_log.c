@@ -30,10 +30,13 @@
  *        writer    sets the in-flight bit                   1
  *                  note: HELD                               2   it pickles the rest, and waits
  *                  note: FREE                               3
- *                  moves the ring's tail                    4   the message is a reader's
+ *                  begins the wake-up                       4   a reader may have it: wakeup.c
+ *                  moves the ring's tail                    5   the message is a reader's
  *
  *   Killed after 1, or after 3: a leak, within two stores of each other.
  *   Killed after 2, the reaper clears the bit.
+ *   Killed after 4, a reader or the next writer moves the tail in its place. So the note goes before
+ *   the wake-up, and not before the tail: the reaper would clear the bit of a message that is read.
  *   A queue may have any number of messages that wait for room. Most carry blocks that were made for
  *   them, and have no other message: there the note is the writer's slot in the block's own record
  *   (struct mpshm__sent), which stays behind when a message is discarded, and then means nothing.

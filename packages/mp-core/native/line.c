@@ -115,11 +115,18 @@ static PyObject *fail(int rc)
     return mp_raise_errno(PyExc_OSError, -rc);
 }
 
+/* The scheduler closes the line of a worker that has ended, while another thread may look at it: that one finds no message
+ * and no task that it could take back. */
+static int is_closed(const Line *self)
+{
+    return self->fd < 0 || self->end == NULL;
+}
+
 static int is_open(Line *self)
 {
-    if (self->fd < 0 || self->end == NULL)
+    if (is_closed(self))
         PyErr_SetString(PyExc_OSError, "the line is closed");
-    return self->fd >= 0 && self->end != NULL;
+    return !is_closed(self);
 }
 
 /* ---- sending ---- */
@@ -244,14 +251,14 @@ static PyObject *line_take(PyObject *op, PyObject *unused)
     return message == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : message;
 }
 
-/* first() -> (number, kind, data) of the oldest message, which stays; None if no message is there
- */
+/* first() -> (number, kind, data) of the oldest message, which stays; None if no message is there,
+ * or the line is closed */
 static PyObject *line_first(PyObject *op, PyObject *unused)
 {
     Line *self = (Line *)op;
     (void)unused;
 
-    if (self->first == NULL && (self->first = take(self)) == NULL)
+    if (self->first == NULL && (is_closed(self) || (self->first = take(self)) == NULL))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     return Py_NewRef(self->first);
 }
@@ -315,12 +322,12 @@ static PyObject *line_spin(PyObject *op, PyObject *unused)
     struct wait wait = {0};
     (void)unused;
 
-    if (!is_open(self))
-        return NULL;
+    if (is_closed(self))
+        Py_RETURN_FALSE;
     self->users++;
     int rc = self->first != NULL ? 1 : mpshm_channel_spin(self->end, WAITING_WAITER(&wait, NULL));
     self->users--;
-    return rc < 0 ? fail(rc) : PyBool_FromLong(rc);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(rc > 0);
 }
 
 /* The arguments of wait_any(), and what it finds. */
@@ -442,9 +449,8 @@ static PyObject *line_take_back(PyObject *op, PyObject *until)
 static PyObject *get_claimed(PyObject *op, void *unused)
 {
     (void)unused;
-    return is_open((Line *)op)
-               ? PyLong_FromUnsignedLongLong(mpshm_channel_claimed(((Line *)op)->end))
-               : NULL;
+    return PyLong_FromUnsignedLongLong(
+        is_closed((Line *)op) ? UINT64_MAX : mpshm_channel_claimed(((Line *)op)->end));
 }
 
 /* ---- descriptors ---- */

@@ -230,6 +230,7 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
         Cancel the tasks that no worker has begun; with *running*, kill the workers of the others. `get` raises
         ``concurrent.futures.CancelledError``. Return False if all have their results.
         """
+        self._scheduler.check_cancel(running)
         self._is_cancelled = self._is_cancelled or (self._number_left > 0 and self._scheduler.is_own())
         return _cancel(self, running)
 
@@ -322,6 +323,7 @@ class _Abortable:
         """
         if self.is_over or self._index == self._length:
             return False
+        self._scheduler.check_cancel(running)
         self._abort(cancelled())  # first, so that nobody submits more
         self._scheduler.cancel(self, running, abort=False)
         return True

@@ -302,6 +302,9 @@ class Scheduler(Workers):
         """
         self._ask(self.dispatcher.recall_all)
 
+    def check_cancel(self, running: bool) -> None:
+        """Refuse what this kind of scheduler cannot do: nothing, its workers are processes of this machine."""
+
     def cancel(self, sink: Any, running: bool, abort: bool = True) -> None:
         """
         Drop the tasks of *sink* that no worker has begun; with *running*, kill the workers of those that are begun.

@@ -47,6 +47,7 @@ __all__ = [
     "deliver",
     "deliver_all",
     "delivery",
+    "is_of_many",
     "name_of",
     "note_task",
     "options_of",

@@ -28,12 +28,13 @@ from mp_nodes.pool.node import LONG, Node
 from mp_nodes.pool.serve import serve
 from mp_pool import TaskTimeoutError, WorkerLostError, task_messages
 from mp_pool.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
-from mp_pool.task import Task, TaskSource, abort_all, deliver, name_of, report, take_next
+from mp_pool.task import Task, TaskSource, abort_all, cancelled, deliver, is_of_many, name_of, report, take_next
 from mp_pool.worker_main import Settings
 
 __all__ = ["NodeScheduler"]
 
 BATCH = 1 << 20  # bytes of tasks in one message
+CANCELLED_WITHIN = 1.0  # seconds
 
 
 class NodeScheduler:
@@ -87,9 +88,32 @@ class NodeScheduler:
     def receive(self, task: Task) -> None:
         """Leave the result to the scheduler's thread: none comes from another machine in a moment."""
 
+    def check_cancel(self, running: bool) -> None:
+        """Refuse to end running tasks, whose workers are on other machines."""
+        if running:
+            raise ValueError(
+                "cancel(running=True) cannot end a task of a pool with engine=: cancel() drops the tasks that are at "
+                "no node yet, terminate() ends the pool"
+            )
+
+    def is_own(self) -> bool:
+        """Tell whether this process has made the pool."""
+        return self._pid == os.getpid()
+
     def cancel(self, sink: Any, running: bool, abort: bool = True) -> None:
-        """Refuse: the tasks of a node are its own."""
-        raise ValueError("a call of a pool with engine= cannot be cancelled; terminate() ends the pool")
+        """
+        Drop the tasks of *sink* that are at no node yet. Then *abort* the sink, unless it is of one task and a node has
+        that; wait a moment for all of it.
+        """
+        self.check_cancel(running)
+        if not self.is_own() or self.thread.ident is None or self.state == ENDED:
+            return
+        if self.thread is threading.current_thread():  # in a callback
+            self._cancel(sink, abort)
+            return
+        done = threading.Event()
+        self._events.put((-1, "cancel", (sink, abort, done)))
+        done.wait(CANCELLED_WITHIN)
 
     def prepare(self, task: Task) -> None:
         """
@@ -227,6 +251,20 @@ class NodeScheduler:
                 self._events.put((-1, "failed", (task, error)))
         return None
 
+    def _cancel(self, sink: Any, abort: bool) -> None:
+        for _ in range(len(self._queue)):  # others append meanwhile
+            work = self._queue.popleft()
+            if work.sink is not sink:
+                self._queue.append(work)
+            elif isinstance(work, Task) and work.feeder is not None:
+                work.begin()  # the feeder may wait for the room
+        goes_on = False
+        for task in (task for node in self._nodes for task in node.tasks.values()):
+            if task.sink is sink:
+                goes_on, task.retries = not is_of_many(task), 0
+        if abort and not goes_on:
+            sink._abort(cancelled())
+
     def _buffers_of(self, call: Any) -> Buffers:
         if call not in self._buffers:
             self._buffers[call] = Buffers(functools.partial(next, self._object_numbers), self._forgotten.append)
@@ -276,6 +314,9 @@ class NodeScheduler:
             outcomes = self._lose(self._nodes[index], detail)
         elif kind == "failed":
             outcomes = [(detail[0], (False, detail[1]))]
+        elif kind == "cancel":
+            self._cancel(*detail[:2])
+            detail[2].set()
         elif kind == "mail":
             outcomes = self._take(self._nodes[index], pickle.loads(detail))
         self._dispatch()
