@@ -87,6 +87,7 @@ class ZygoteLauncher:
                 zygote = _Zygote(process, len(ranks))
                 self.witness = zygote.pid
                 on_failure.push(lambda _, error, __: zygote.end(error, started, job))
+                on_failure.callback(ours.close)  # before that: it starts no more ranks, and sees those end that run
             theirs.close()
             for rank in ranks:
                 job.between_starts()
