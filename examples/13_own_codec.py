@@ -6,7 +6,9 @@ import array
 from typing import Any
 
 import mp_all as mp
-from mp_core import block, native, reducers
+from mp_core.memory import block
+from mp_core.sharing import backend
+from mp_core.system import reducers
 
 
 class Samples:
@@ -27,7 +29,7 @@ class Samples:
 
 def reduce_samples(samples: Samples) -> tuple[Any, ...]:
     """Copy the values into a block for one receiver, unless they lie in one: then the receiver gets the same memory."""
-    if native.by_value():
+    if backend.by_value():
         return samples.__reduce__()
     if isinstance(samples.memory, mp.Block):
         return Samples, (samples.memory, samples.unit)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mp_core import contexts
+from mp_core.installation import contexts
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.damage import damaged, outcome
 
-from mp_core import native
+from mp_core.sharing import backend
 
 ATOMS = st.one_of(
     st.none(),
@@ -43,9 +43,9 @@ ATOMS = st.one_of(
 @example("\u20ac" * 86)  # 258 bytes
 @example(b"")
 def test_each_value_arrives_as_it_left(sent: Any) -> None:
-    data = native.plain_pickle(sent)
+    data = backend.plain_pickle(sent)
     pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
-    for loads in pickle.loads, native.plain_loads:
+    for loads in pickle.loads, backend.plain_loads:
         got = loads(data)
         assert type(got) is type(sent)
         assert repr(got) == repr(sent)
@@ -53,8 +53,8 @@ def test_each_value_arrives_as_it_left(sent: Any) -> None:
 
 @given(ATOMS, st.data())
 def test_a_damaged_message_is_no_other_value_than_for_the_unpickler(value: Any, choose: st.DataObject) -> None:
-    data = damaged(native.plain_pickle(value), choose)
-    assert outcome(native.plain_loads, data) == outcome(pickle.loads, data)
+    data = damaged(backend.plain_pickle(value), choose)
+    assert outcome(backend.plain_loads, data) == outcome(pickle.loads, data)
 
 
 class Number(int):
@@ -64,6 +64,6 @@ class Number(int):
 def test_a_subclass_arrives_as_itself() -> None:
     sent = Number(5)
     sent.unit = "m"  # type: ignore[attr-defined]
-    assert native.plain_pickle(sent) is None
+    assert backend.plain_pickle(sent) is None
     with pytest.raises(AttributeError):
-        _ = native.plain_loads(native.plain_pickle(5)).unit
+        _ = backend.plain_loads(backend.plain_pickle(5)).unit

@@ -22,7 +22,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import coroutines
+from mp_core.channels import coroutines
 
 fork = mp.get_context("fork")
 WITHIN = 60

@@ -9,13 +9,13 @@ import channel_tasks as tasks
 import pytest
 from support.scripts import run_python, succeeded
 
-from mp_core import _child_descriptors
-from mp_core._channels import ChannelConnection
+from mp_core.channels.channels import ChannelConnection
+from mp_core.children import child_descriptors
 
 
 @pytest.mark.timeout(120)
 def test_a_child_is_given_more_connections_than_a_fork_server_takes_descriptors(channels: Any) -> None:
-    pipes = [channels.Pipe(False) for _ in range(_child_descriptors.FORKSERVER_TAKES // 2 + 20)]
+    pipes = [channels.Pipe(False) for _ in range(child_descriptors.FORKSERVER_TAKES // 2 + 20)]
     ends = [end for pipe in pipes for end in pipe]
     assert all(type(end) is ChannelConnection for end in ends)
     child = channels.Process(target=tasks.send_on_each_other_one, args=(ends,))
@@ -30,7 +30,7 @@ def test_a_child_is_given_more_connections_than_a_fork_server_takes_descriptors(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_connections_arrive_where_the_socket_has_no_room(channels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_child_descriptors._passed_descriptors.Queue, "put", lambda *_: None)
+    monkeypatch.setattr(child_descriptors.passed_descriptors.Queue, "put", lambda *_: None)
     reader, writer = channels.Pipe(False)
     child = channels.Process(target=tasks.send_on_each_other_one, args=([reader, writer],))
     child.start()
@@ -58,21 +58,25 @@ def test_a_child_that_dies_before_it_takes_them_leaves_the_end_of_the_file(chann
 def test_rings_leave_half_of_the_descriptors_to_the_program() -> None:
     program = """
 import os, resource
-from mp_core import _channels
+from mp_core.channels import channels
+from mp_core.sharing import backend
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 pipes = []
 try:
     while True:
-        pipes.append(_channels.pipe(False))
+        pipes.append(channels.pipe(False))
         pipes[-1][1].send(len(pipes))
 except OSError:
     pass
 assert [reader.recv() for reader, writer in pipes] == list(range(1, len(pipes) + 1))
-rings = _channels.counts()["channels"] // 2
+rings = backend.channel_count() // 2
 print(rings, len(pipes))
 assert 10 <= rings <= 17, rings         # three descriptors each, up to number 50
 assert len(pipes) >= rings + 20, pipes  # two each
-assert _channels.counts()["channels_refused"] >= 2 * (len(pipes) - rings)
+assert (refused := backend.channels_refused()) >= 2 * (len(pipes) - rings)
+for end in pipes.pop():
+    end.close()
+assert channels.make_pair(False) is None and backend.channels_refused() == refused + 2  # as for a queue
 """
     succeeded(run_python("-c", program))
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from support.scripts import run_python, succeeded
 
-from mp_core import _channels
-from mp_core._channels import ChannelConnection
+from mp_core.channels.channels import ChannelConnection
+from mp_core.sharing import backend
 
 
 @pytest.fixture(params=[True, False], ids=["duplex", "one way"])
@@ -46,11 +46,11 @@ def without_descriptors() -> Iterator[None]:
 
 
 def rings() -> int:
-    return _channels.counts()["channels"] // 2
+    return backend.channel_count() // 2
 
 
 def refused() -> int:
-    return _channels.counts()["channels_refused"]
+    return backend.channels_refused()
 
 
 def descriptors() -> int:

@@ -25,7 +25,7 @@ import channel_tasks as tasks
 import numpy as np
 import pytest
 
-from mp_core import native
+from mp_core.sharing import backend
 
 
 class Holder:
@@ -57,16 +57,16 @@ OTHERS = [lambda: 0, GIVEN_UP, Holder.of_class, Holder().method, [].append, "".j
 @pytest.mark.parametrize("function", NAMED, ids=lambda each: each.__qualname__)
 def test_what_has_a_name_needs_no_pickler(function: Callable[..., Any]) -> None:
     for message in (function, (function, (1, 2), {"key": function}), [function] * 3):
-        data = native.plain_data(message)
+        data = backend.plain_data(message)
         assert data is not None
         pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
-        for loads in pickle.loads, native.plain_loads:
+        for loads in pickle.loads, backend.plain_loads:
             assert loads(data) == message
 
 
 @pytest.mark.parametrize("function", OTHERS, ids=lambda each: each.__qualname__)
 def test_another_one_is_left_to_the_pickler(function: Callable[..., Any]) -> None:
-    assert native.plain_data(function) is None
+    assert backend.plain_data(function) is None
     try:
         expected = pickle.loads(pickle.dumps(function))
     except (pickle.PicklingError, AttributeError) as error:
@@ -116,10 +116,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.Mo
 
 
 def test_a_module_is_imported_where_it_is_missing(module: types.ModuleType) -> None:
-    data = native.plain_pickle([np.ones(100_000), module.function])
+    data = backend.plain_pickle([np.ones(100_000), module.function])
     for name in "a_package", "a_package.a_module":
         del sys.modules[name]
-    array, function = native.loads(data)
+    array, function = backend.loads(data)
     assert function is not module.function
     assert function is sys.modules["a_package.a_module"].function
     assert array.sum() == 100_000
@@ -129,21 +129,21 @@ def test_a_module_is_imported_where_it_is_missing(module: types.ModuleType) -> N
 def test_a_function_that_is_not_there_is_an_error_and_frees_the_arrays(module: types.ModuleType, at: int) -> None:
     message: list[Any] = [np.ones(100_000), np.ones(100_000)]
     message.insert(at, module.function)
-    data = native.plain_pickle(message)
+    data = backend.plain_pickle(message)
     del module.function
     with pytest.raises(AttributeError, match="function"):
-        native.loads(data)
+        backend.loads(data)
     gc.collect()  # and the leak check finds no block
 
 
 def test_a_module_that_cannot_be_imported_is_an_error(
     module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = native.plain_pickle([np.ones(100_000), module.function])
+    data = backend.plain_pickle([np.ones(100_000), module.function])
     for name in "a_package", "a_package.a_module":
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
     with pytest.raises(ModuleNotFoundError, match="a_package"):
-        native.loads(data)
+        backend.loads(data)
 
 
 def test_an_error_of_a_modules_own_lookup_is_raised(module: types.ModuleType) -> None:
@@ -154,7 +154,7 @@ def test_an_error_of_a_modules_own_lookup_is_raised(module: types.ModuleType) ->
     del module.function
     module.__getattr__ = lookup  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
-        native.plain_data(function)
+        backend.plain_data(function)
 
 
 def _reduced(function: Callable[..., Any]) -> Any:
@@ -188,7 +188,7 @@ OWN_WAYS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 @pytest.mark.parametrize("how", OWN_WAYS)
 def test_a_way_of_the_programs_own_gets_functions(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     OWN_WAYS[how](monkeypatch)
-    assert native.plain_data([abs]) is None
+    assert backend.plain_data([abs]) is None
     assert ForkingPickler.loads(ForkingPickler.dumps([abs])) == [7]
 
 
@@ -308,23 +308,23 @@ def test_an_error_of_an_import_ends_the_receiving_and_comes_once(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     import a_raising_module  # type: ignore[import-not-found]
 
-    data = native.plain_data([a_raising_module.function])
+    data = backend.plain_data([a_raising_module.function])
     del sys.modules["a_raising_module"]
     marks.unlink()
     path.write_text(text.format(path=str(marks), statement=statement))
     importlib.invalidate_caches()
     with pytest.raises(error):
-        native.loads(data)
+        backend.loads(data)
     assert marks.read_text() == "x"
 
 
 def test_an_audit_hook_hears_of_each_function() -> None:
     program = """
         import sys
-        from mp_core import native
+        from mp_core.sharing import backend
         heard = []
         sys.addaudithook(lambda event, args: event == "pickle.find_class" and heard.append(args))
-        native.plain_loads(native.plain_data([abs]))
+        backend.plain_loads(backend.plain_data([abs]))
         print(heard)
     """
     done = subprocess.run(
@@ -351,12 +351,12 @@ def test_a_function_of_the_main_module_has_a_name_if_it_can_be_imported(
     program = textwrap.dedent(
         f"""
         import multiprocessing
-        from mp_core import native
+        from mp_core.sharing import backend
         def function(): pass
         multiprocessing.set_start_method("fork")
-        before = native.plain_data(function)
+        before = backend.plain_data(function)
         {text}
-        print(before is not None, native.plain_data(function) is not None)
+        print(before is not None, backend.plain_data(function) is not None)
         """
     )
     path = tmp_path / "a_package" / "__main__.py"

@@ -20,7 +20,7 @@ from support.carriers import TIMEOUT
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core import _manager_channels
+from mp_core.channels import manager_channels
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -130,7 +130,7 @@ def test_a_client_of_multiprocessing_alone_is_served_through_its_socket(manager:
 
 def test_a_client_without_the_key_is_refused(manager: Any) -> None:
     with pytest.raises(multiprocessing.AuthenticationError):
-        _manager_channels._client(manager.address, authkey=b"another")
+        manager_channels._client(manager.address, authkey=b"another")
 
 
 @pytest.mark.parametrize("side", ["server", "client"])
@@ -144,11 +144,11 @@ def test_where_there_can_be_no_channel_the_socket_stays(
 
     with monkeypatch.context() as patch:
         if side == "server":
-            patch.setattr(_manager_channels._channels, "make_pair", lambda duplex: None)
+            patch.setattr(manager_channels.channels, "make_pair", lambda duplex: None)
         manager = forking.Manager()
     with manager:
         if side == "client":
-            monkeypatch.setattr(_manager_channels.native, "open_channel", refuse)
+            monkeypatch.setattr(manager_channels.backend, "open_channel", refuse)
         mapping = manager.dict(a=1)
         mapping["b"] = 2
         assert mapping.copy() == {"a": 1, "b": 2}

@@ -7,16 +7,20 @@ import argparse
 import collections
 import copyreg
 import dataclasses
+import datetime
+import decimal
 import enum
+import fractions
 import gc
 import io
 import logging
+import pathlib
 import pickle
 import pickletools
 import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -25,7 +29,7 @@ from hypothesis import strategies as st
 from support.damage import damaged, outcome
 from support.readers import by_unpickler, in_c
 
-from mp_core import native
+from mp_core.sharing import backend
 
 T = TypeVar("T")
 
@@ -126,13 +130,49 @@ class Listed(list):  # type: ignore[type-arg]
 
 
 class Color(enum.Enum):
-    """Has a reduction of its own."""
+    """Has a reduction of the standard library's."""
 
     RED = 1
+    DEEP = ("a", (2, frozenset()))
+
+
+class Access(enum.Flag):
+    """Likewise."""
+
+    READ = 1
+    WRITE = 2
+
+
+class Corner(NamedTuple):
+    """Likewise."""
+
+    x: Any
+    y: Any = 2
+
+
+class CornerWithState(Corner):
+    """Has a dict as well."""
+
+    @classmethod
+    def made(cls) -> Any:
+        corner = cls(1)
+        corner.color = "red"  # type: ignore[attr-defined]
+        return corner
+
+
+class CornerWithChoice(Corner):
+    """Chooses what it is made of."""
+
+    def __getnewargs__(self) -> Any:
+        return (8, 9)
+
+
+class Day(datetime.date):
+    """Is one of the program's."""
 
 
 class Reduced:
-    """Likewise."""
+    """Has a reduction of its own."""
 
     def __reduce__(self) -> Any:
         return int, ("7",)
@@ -159,7 +199,12 @@ OTHERS: list[Callable[[], Any]] = [
     Slots,
     SlotsAndMore,
     lambda: Listed([1]),
-    lambda: Color.RED,
+    lambda: Color.DEEP,  # it has a set
+    CornerWithState.made,
+    lambda: CornerWithChoice(1),
+    lambda: Day(2026, 1, 2),
+    lambda: collections.OrderedDict(a=1),
+    lambda: collections.deque([1]),
     Reduced,
     WithState,
     WithArguments,
@@ -176,7 +221,7 @@ def described(thing: Any) -> Any:
 def pickled(thing: Any) -> bytes:
     """Return the message, when a pickler has met the class before."""
     ForkingPickler.dumps(thing)
-    data = native.plain_data(thing)
+    data = backend.plain_data(thing)
     assert data is not None
     return data
 
@@ -195,8 +240,60 @@ def test_another_one_is_left_to_the_pickler(make: Callable[[], Any]) -> None:
     sent = make()
     for _ in range(2):
         got = ForkingPickler.loads(ForkingPickler.dumps(sent))
-        assert native.plain_data(sent) is None
+        assert backend.plain_data(sent) is None
     assert described(got) == described(pickle.loads(pickle.dumps(sent)))
+
+
+NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 5, datetime.UTC)
+CALLS = [
+    Color.RED,
+    Access.READ | Access.WRITE,
+    Corner(1),
+    Corner([Color.RED], NOON),
+    NOON,
+    NOON.replace(tzinfo=None, fold=1),
+    NOON.date(),
+    NOON.timetz(),
+    datetime.timedelta(1, 2, 3),
+    datetime.timezone(datetime.timedelta(hours=2), "there"),
+    decimal.Decimal("-1.50"),
+    decimal.Decimal(1) / 7,
+    fractions.Fraction(2, 3),
+    pathlib.Path("a", "b"),
+    pathlib.PureWindowsPath("c:/d"),
+    collections.Counter("aab"),
+]
+
+
+@pytest.mark.parametrize("sent", CALLS, ids=repr)
+def test_times_paths_decimals_enums_and_named_tuples_need_no_pickler(sent: Any) -> None:
+    whole = [sent, Point(sent, np.arange(3)), sent, {"again": (sent,)}]
+    for loads in in_c, by_unpickler:
+        data = pickled(sent)
+        pickletools.dis(data, out=io.StringIO())
+        assert loads(data) == sent and type(loads(data)) is type(sent) and repr(loads(data)) == repr(sent)
+        message = native.plain_pickle(whole)
+        assert message is not None
+        got = ForkingPickler.loads(message)
+        assert got[0] is got[1].x is got[2] is got[3]["again"][0] and got[0] == sent
+
+
+def test_what_a_program_changes_of_them_later_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    pickled([Color.RED, Corner(1)])
+    for kind in (Color, Corner):
+        sent: Any = Color.RED if kind is Color else Corner(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "__reduce_ex__", lambda self, protocol: (int, ("7",)), raising=False)
+            assert ForkingPickler.loads(ForkingPickler.dumps([sent])) == [7]
+        with monkeypatch.context() as patch:
+            patch.setitem(ForkingPickler._extra_reducers, kind, lambda each: (int, ("9",)))  # type: ignore[attr-defined]
+            assert ForkingPickler.loads(ForkingPickler.dumps([sent])) == [9]
+        assert ForkingPickler.loads(ForkingPickler.dumps([sent])) == [sent]
+
+
+def test_many_of_them_are_one_message_without_a_pickler() -> None:
+    sent = [NOON + datetime.timedelta(seconds=i) for i in range(5000)]
+    assert in_c(pickled(sent)) == sent
 
 
 def test_slots_that_are_set_later_are_seen() -> None:
@@ -226,7 +323,7 @@ def test_each_content_arrives_as_it_left(sent: Point) -> None:
 
 @given(st.builds(Point, VALUES, VALUES), st.data())
 def test_a_damaged_one_is_no_other_value_than_for_the_unpickler(sent: Point, choose: st.DataObject) -> None:
-    whole = native.plain_pickle(sent)
+    whole = backend.plain_pickle(sent)
     if whole is None:
         return  # it is too deep, or its class is new
     data = damaged(whole, choose)
@@ -260,9 +357,9 @@ def test_many_objects_with_arrays_arrive(ends: Any) -> None:
     reader, writer = ends
     ForkingPickler.dumps(Point())
     sent = [Point(i, np.full(i % 40, i)) for i in range(500)]
-    data = native.plain_pickle(sent)
+    data = backend.plain_pickle(sent)
     assert data is not None
-    native.discard_unread(data)
+    backend.discard_unread(data)
     writer.send(sent)
     for i, got in enumerate(reader.recv()):
         assert got.x == i
@@ -357,7 +454,7 @@ def test_a_local_class_is_an_error_as_for_pickle() -> None:
     for _ in range(2):
         with pytest.raises((AttributeError, pickle.PicklingError)):
             ForkingPickler.dumps(Local())
-        assert native.plain_data(Local()) is None
+        assert backend.plain_data(Local()) is None
 
 
 def test_a_class_is_not_kept_alive() -> None:

@@ -17,7 +17,7 @@ for make in (mp_all, mp_all.get_context("spawn"), multiprocessing, multiprocessi
 def test_channels_are_on_unless_the_variable_is_0(value: str) -> None:
     seen = succeeded(run_python("-c", PROGRAM, MP_CHANNEL=value)).splitlines()
     standard = "Connection multiprocessing.queues"
-    assert seen[:2] == [standard if value == "0" else "ChannelConnection mp_core._channel_queues"] * 2
+    assert seen[:2] == [standard if value == "0" else "ChannelConnection mp_core.channels.channel_queues"] * 2
     assert seen[2:] == [standard] * 2
 
 

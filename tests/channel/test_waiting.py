@@ -15,7 +15,7 @@ from typing import Any
 import channel_tasks as tasks
 import pytest
 
-from mp_core import native
+from mp_core.sharing import backend
 
 
 def test_poll_tells_of_messages_and_of_the_end(ends: Any) -> None:
@@ -183,7 +183,7 @@ def test_a_message_that_comes_with_the_error_of_a_signal_handler_stays(ends: Any
 def test_a_send_that_a_signal_handler_ends_with_an_error_sends_nothing(ends: Any) -> None:
     reader, writer = ends
     sent = 0
-    while writer._offer_message(native.pickled(bytes, 30_000)) is native.SENT:
+    while writer._offer_message(backend.pickled(bytes, 30_000)) is backend.SENT:
         sent += 1
 
     def make_room_and_interrupt(*_: Any) -> None:

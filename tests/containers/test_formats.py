@@ -194,7 +194,7 @@ def test_a_polars_frame_travels_by_value_where_nothing_is_shared() -> None:
 
 def test_a_damaged_layout_is_an_error() -> None:
     pl = need("polars")
-    from mp_core import arrow_streams
+    from mp_core.messages import arrow_streams
 
     layout, memory = arrow_streams.pack(pl.DataFrame({"x": [1, 2], "t": ["a", None]})) or (b"", b"")
     for end in range(0, len(layout), 8):
@@ -218,7 +218,8 @@ def test_a_programs_own_reducer_of_polars_is_kept() -> None:
 
 
 def test_neither_polars_nor_jax_is_imported_by_us() -> None:
-    code = "import mp_all, numpy, sys; print([m for m in ('polars', 'jax', 'mp_core.formats') if m in sys.modules])"
+    names = ("polars", "jax", "mp_core.messages.formats")
+    code = f"import mp_all, numpy, sys; print([name for name in {names} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout == "[]\n"
 
@@ -228,7 +229,7 @@ def test_neither_polars_nor_jax_is_imported_by_us() -> None:
 
 def test_arrow_types_with_offsets_and_dictionaries_arrive_equal() -> None:
     pa = need("pyarrow")
-    from mp_core import arrow_streams
+    from mp_core.messages import arrow_streams
 
     n = range(1000)
     table = pa.table(

@@ -15,7 +15,8 @@ import pytest
 from support.scripts import run_python, succeeded
 
 import mp_all as mp
-from mp_core import settings, unpicklable
+from mp_core.messages import unpicklable
+from mp_core.system import settings
 
 UNSET = {name: "" for name in settings.KNOWN if name in os.environ}
 
@@ -161,7 +162,10 @@ def test_the_queue_functions_are_the_types_that_stubs_say(name: str) -> None:
 @pytest.mark.parametrize("value", ["1", "true", "YES", "on", "0", "False", "no", "off", ""])
 def test_every_switch_knows_the_same_words(value: str) -> None:
     on = value.lower() in ("1", "true", "yes", "on")
-    code = "import multiprocessing, mp_core.settings as s; print(multiprocessing.Pool.__func__.__module__, s.traces())"
+    code = (
+        "import multiprocessing\nfrom mp_core.system import settings\n"
+        "print(multiprocessing.Pool.__func__.__module__, settings.traces())"
+    )
     said = succeeded(run_python("-c", code, **{**UNSET, "MP_ALL": value, "MP_TRACE": value}))
     assert said == f"{'mp_pool' if on else 'multiprocessing'}.context{'s' if on else ''} {on}\n"
 

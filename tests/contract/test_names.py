@@ -13,7 +13,9 @@ import pytest
 from support.scripts import run_python, succeeded
 
 import mp_all as mp
-from mp_core import contexts, native, queue_functions, settings
+from mp_core.installation import contexts, queue_functions
+from mp_core.sharing import backend
+from mp_core.system import settings
 
 # Names that mean something else here, each with the reason.
 EXCEPTIONS = {
@@ -21,10 +23,10 @@ EXCEPTIONS = {
     "Pool": "a subclass of the standard pool, whose tasks survive the death of a worker",
     **dict.fromkeys(queue_functions.NAMES, "stand for the type of the queue in annotations"),
 }
-CHANNELS = settings.channels_enabled() and native.LIBSHM
+CHANNELS = settings.channels_enabled() and backend.LIBSHM
 if CHANNELS:
     EXCEPTIONS |= dict.fromkeys(contexts.NAMES, "methods of a context whose pipes and queues are channels")
-if native.LIBSHM:
+if backend.LIBSHM:
     EXCEPTIONS |= dict.fromkeys(
         ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"),
         "a subclass of the class of the standard library that outlives its holder",

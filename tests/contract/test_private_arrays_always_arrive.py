@@ -17,7 +17,8 @@ from support.scripts import run_script, succeeded
 from support.unreceivable import refuse_blocks
 
 import mp_all as mp
-from mp_core import errors, native
+from mp_core.sharing import backend
+from mp_core.system import errors
 
 F = mp.reduction.ForkingPickler
 FAULTS = {
@@ -251,8 +252,8 @@ def test_a_child_that_begins_when_the_folder_was_removed_receives_private_arrays
     environment = {"MP_SHARING_STRATEGY": strategy, "MPSHM_RUNTIME_DIR": str(tmp_path)}
     done = run_script(tmp_path, WITHOUT_FOLDER, start_method, **environment)
     # Without libshm the locks are in the folder, so the array goes by value, with a warning.
-    assert (succeeded(done) if native.LIBSHM else done.stdout) == "50000.0\n", done.stderr
-    assert native.LIBSHM or done.stderr.count("SharedMemoryWarning") == 1, done.stderr
+    assert (succeeded(done) if backend.LIBSHM else done.stdout) == "50000.0\n", done.stderr
+    assert backend.LIBSHM or done.stderr.count("SharedMemoryWarning") == 1, done.stderr
 
 
 def lower_the_limit(count: int) -> None:

@@ -12,7 +12,7 @@ from support import tasks
 from support.carriers import Carrier
 
 import mp_all as mp
-from mp_core.block import block_at
+from mp_core.memory.block import block_at
 
 SIZES = [0, 1, 7, 4096, 4097, 1 << 20]
 

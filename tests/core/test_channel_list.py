@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="channels are fo
 BEGIN = """
     import os
     import mp_all as mp
-    from mp_core.channel_list import list_channels
+    from mp_core.channels.channel_list import list_channels
 
     def unread():
         channels = list_channels([os.getpid()])

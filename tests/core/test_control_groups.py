@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mp_core import control_groups
-from mp_core.control_groups import quota
+from mp_core.system import control_groups
+from mp_core.system.control_groups import quota
 
 
 def group(folder: Path, **files: str) -> None:

@@ -18,7 +18,8 @@ from support.sessions import in_flight_bytes
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import _unread, native
+from mp_core.channels import unread
+from mp_core.sharing import backend
 
 LARGE = 1 << 18
 
@@ -139,7 +140,7 @@ def test_a_writer_at_work_gets_an_error_or_its_messages_are_freed(strategy: str,
 
 def test_an_empty_pipe_is_closed_as_ever() -> None:
     reader, writer = os.pipe()
-    assert not _unread.close_reader(reader)
+    assert not unread.close_reader(reader)
     os.close(reader)
     os.close(writer)
 
@@ -211,7 +212,7 @@ def test_a_feeder_whose_readers_are_gone_frees_all_that_waits_for_it(ctx, strate
     if not hasattr(queue._writer, "_offer_message"):
         pytest.skip("no channels: MP_CHANNEL=0")
     queue._ignore_epipe = True  # as the executor of concurrent.futures sets it
-    while queue._writer._offer_message(native.pickled(bytes, 1 << 10)) is native.SENT:
+    while queue._writer._offer_message(backend.pickled(bytes, 1 << 10)) is backend.SENT:
         pass
     for _ in range(5):
         queue.put(np.ones(LARGE))
@@ -228,12 +229,12 @@ UNSENT = """
     import os, sys
     import numpy as np
     import mp_all as mp
-    from mp_core import native
+    from mp_core.sharing import backend
 
     LARGE = 1 << 18
 
     def leave_unsent(queue):
-        while queue._writer._offer_message(native.pickled(bytes, 1 << 10)) is native.SENT:
+        while queue._writer._offer_message(backend.pickled(bytes, 1 << 10)) is backend.SENT:
             pass
         queue.cancel_join_thread()
         for _ in range(5):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mp_all as mp
-from mp_core.handler_errors import is_of_handler
+from mp_core.system.handler_errors import is_of_handler
 
 
 class TimeLimit(Exception):

@@ -13,7 +13,7 @@ from support.scripts import run_script, succeeded
 PROGRAM = """
     import os, sys
     import mp_core as mp
-    from mp_core.native import lib
+    from mp_core.sharing.backend import lib
     if len(sys.argv) > 1:
         lib.mpshm_set_own_session(bytes.fromhex(sys.argv[1]))
     try:

@@ -28,9 +28,9 @@ from support.unreceivable import refuse_blocks
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import native
-from mp_core.native import LARGE
-from mp_core.standard_pools import outline
+from mp_core.messages.standard_pools import outline
+from mp_core.sharing import backend
+from mp_core.sharing.backend import LARGE
 from mp_pool._release import release
 
 SIZE = LARGE + 10
@@ -286,7 +286,7 @@ def test_the_references_of_many_arrays_stay_in_the_stream_of_a_divided_message(s
     shared = [mp.shared.zeros(3)[1:] for _ in range(2000)]
     thing = [bytes(SIZE), {"a": tuple(shared)}, Record("r", bytes(SIZE), list(shared))]
     before, message = in_flight(), bytes(ForkingPickler.dumps(thing))
-    native.discard_unread(message)
+    backend.discard_unread(message)
     del message
     assert in_flight() == before
 
@@ -332,7 +332,7 @@ def test_a_reader_gives_the_bytes_of_all_pieces_in_order_however_it_is_asked(pie
         else:
             stream += piece
         whole += piece
-    reader, expected = native.PickleReader(stream, places), io.BytesIO(whole)
+    reader, expected = backend.PickleReader(stream, places), io.BytesIO(whole)
     while expected.tell() < len(whole):
         n = data.draw(st.integers(1, 30))
         match data.draw(st.sampled_from(["read", "readinto", "readline", "peek"])):
@@ -351,28 +351,28 @@ def test_a_reader_gives_the_bytes_of_all_pieces_in_order_however_it_is_asked(pie
 
 def test_bytes_that_look_like_the_beginning_of_a_piece_change_nothing() -> None:
     stream, places = io.BytesIO(), []
-    writer = native.PickleWriter(stream.write, places, None)
+    writer = backend.PickleWriter(stream.write, places, None)
     parts = [b"....B" + SIZE.to_bytes(4, "little"), os.urandom(SIZE), b"\x96" + (5).to_bytes(8, "little"), b"12345"]
     for part in parts:
         writer.write(part)
-    found = [(at, width, native.rebuild_copy(handle)) for at, width, handle in places]
+    found = [(at, width, backend.rebuild_copy(handle)) for at, width, handle in places]
     assert len(found) == 1
-    assert bytes(native.PickleReader(stream.getvalue(), found).read(10**6)) == b"".join(parts)
+    assert bytes(backend.PickleReader(stream.getvalue(), found).read(10**6)) == b"".join(parts)
 
 
 def test_a_piece_outside_its_stream_is_a_damaged_message() -> None:
     for places in ([(11, 8, b"")], [(-1, 8, b"")], [(5, 8, b""), (4, 8, b"")]):
         with pytest.raises(ValueError, match="damaged"):
-            native.PickleReader(b"0123456789", places)
+            backend.PickleReader(b"0123456789", places)
 
 
 def test_the_outline_of_a_divided_pickle_has_empty_pieces() -> None:
     stream, places = io.BytesIO(), []
     thing = [b"B" * SIZE, 7, {"a": bytearray(SIZE), "é" * SIZE: (1,)}]
-    pickle.Pickler(native.PickleWriter(stream.write, places, None), 5).dump(thing)
+    pickle.Pickler(backend.PickleWriter(stream.write, places, None), 5).dump(thing)
     assert pickle.loads(outline(stream.getvalue(), places)) == [b"", 7, {"a": bytearray(), "": (1,)}]
     for _, _, handle in places:
-        native.discard(handle)
+        backend.discard(handle)
 
 
 def test_a_pool_releases_a_message_that_nobody_receives() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.scripts import run_python, run_script, succeeded
 
-from mp_core.settings import parse_bytes
+from mp_core.system.settings import parse_bytes
 
 REFUSED = """
     import resource, signal, sys

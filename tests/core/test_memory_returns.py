@@ -16,7 +16,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 
 LARGE = 1 << 18
 
@@ -182,7 +182,7 @@ def test_a_program_that_leaves_messages_unread_leaves_no_memory(tmp_path: Path, 
     before = names()
     done = run_script(tmp_path, UNREAD.format(method=method), MP_SHARING_STRATEGY=strategy)
     # Without libshm the resource tracker finds the memory of those messages, and says so.
-    assert (succeeded(done) if native.LIBSHM else done.stdout) == f"{8 << 18}\n"
+    assert (succeeded(done) if backend.LIBSHM else done.stdout) == f"{8 << 18}\n"
     assert until(lambda: not names() - before - names_in_use())
 
 
@@ -200,7 +200,7 @@ def test_a_program_that_ends_early_leaves_no_memory(tmp_path: Path, strategy: st
     assert until(lambda: not names() - before - names_in_use())
 
 
-@pytest.mark.skipif(not native.LIBSHM, reason="the order is that of libshm's remote-free list")
+@pytest.mark.skipif(not backend.LIBSHM, reason="the order is that of libshm's remote-free list")
 def test_the_block_that_another_process_freed_last_is_given_out_first(echo: Carrier) -> None:
     arrays = [mp.shared.empty(100_000, "u1") for _ in range(4)]
     addresses = [array.ctypes.data for array in arrays]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mp_core.oom_kills import oom_kills, oom_kills_since, own_kills_between
+from mp_core.system.oom_kills import oom_kills, oom_kills_since, own_kills_between
 
 
 def fake(folder: Path, version: int, own: int, above: int) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import mp_all as mp
-from mp_core import reducers
+from mp_core.system import reducers
 
 TABLE: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 

@@ -92,7 +92,8 @@ def test_notify_does_not_wait_for_killed_waiters(ctx: BaseContext) -> None:
         assert waiting(condition) == 0
 
 
-@pytest.mark.filterwarnings("ignore::mp_core.errors.OwnerDiedWarning")  # a notified waiter has the lock for a moment
+# A notified waiter has the lock for a moment.
+@pytest.mark.filterwarnings("ignore::mp_core.system.errors.OwnerDiedWarning")
 def test_random_kills_of_waiters_keep_nobody_waiting(ctx: BaseContext, start_method: str) -> None:
     condition = ctx.Condition()
     for _ in range(15 if start_method == "fork" else 2):

@@ -19,7 +19,7 @@ from support import lock_users as users
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 
 WITHIN = 60.0
 KINDS = ["Lock", "RLock"]
@@ -312,7 +312,7 @@ def test_random_kills_lose_no_lock_and_admit_no_two(ctx: BaseContext, start_meth
 def test_the_locks_of_a_queue_without_a_ring_are_standard_ones_which_reach_every_child(
     kind: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "make_channel", lambda *_: -24)
+    monkeypatch.setattr(backend, "make_channel", lambda *_: -24)
     queue = getattr(ctx, kind)()
     found = [getattr(queue, name, None) for name in ("_rlock", "_wlock", "_sem", "_unfinished_tasks", "_cond")]
     assert not any(type(each).__module__.startswith("mp_core") for each in found)

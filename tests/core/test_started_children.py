@@ -11,7 +11,8 @@ import pytest
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core import _child_descriptors, native
+from mp_core.children import child_descriptors
+from mp_core.sharing import backend
 
 WAIT_S = 60
 F = mp.reduction.ForkingPickler
@@ -23,8 +24,8 @@ BY_EXEC = pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 @pytest.fixture
 def descriptors(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
-    original = native.open_descriptors_for_child
-    monkeypatch.setattr(native, "open_descriptors_for_child", lambda: calls.append(original()) or calls[-1])
+    original = backend.open_descriptors_for_child
+    monkeypatch.setattr(backend, "open_descriptors_for_child", lambda: calls.append(original()) or calls[-1])
     return calls
 
 
@@ -83,7 +84,7 @@ def test_they_are_closed_when_the_child_cannot_be_started(ctx: Any, strategy: st
 def test_a_child_without_descriptors_gets_the_id_alone(
     ctx: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "open_descriptors_for_child", lambda: (-1, -1))
+    monkeypatch.setattr(backend, "open_descriptors_for_child", lambda: (-1, -1))
     assert run(ctx, 2) == 1000
 
 
@@ -93,7 +94,7 @@ def test_a_fork_server_at_its_limit_of_descriptors_gets_none_of_ours(
     ctx: Any, strategy: str, descriptors: list[Any], spare: int
 ) -> None:
     # A pipe's two ends, as often as a fork server takes descriptors for a child.
-    limit = _child_descriptors.FORKSERVER_TAKES - spare
+    limit = child_descriptors.FORKSERVER_TAKES - spare
     pipes = [connection.Pipe(False) for _ in range((limit + 1) // 2)]  # without rings: those are passed in a socket
     ends = [end for pipe in pipes for end in pipe][:limit]
     array = mp.shared.ones(100)
@@ -126,10 +127,10 @@ def test_a_connection_sent_to_a_running_child_carries_none(descriptors: list[Any
 
 PRELOADED = """
     import mp_all as mp
-    from mp_core import native
+    from mp_core.sharing import backend
 
     def tell(queue):
-        queue.put(native.own_session())
+        queue.put(backend.own_session())
 
     if __name__ == "__main__":
         ctx = mp.get_context("forkserver")
@@ -138,7 +139,7 @@ PRELOADED = """
         for _ in range(2):
             child = ctx.Process(target=tell, args=(queue,))
             child.start()
-            print(queue.get() == native.own_session())
+            print(queue.get() == backend.own_session())
             child.join()
 """
 

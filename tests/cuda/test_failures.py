@@ -290,7 +290,7 @@ def test_a_send_that_fails_half_way_keeps_no_event(monkeypatch: pytest.MonkeyPat
     before = in_use()
     for broken in "allocate", "_offer":
         with monkeypatch.context() as patch:
-            patch.setattr(f"mp_core.lease.{broken}", fail)
+            patch.setattr(f"mp_core.memory.lease.{broken}", fail)
             with pytest.raises(OSError, match="Too many"):
                 mp_cuda.share(array)
     assert in_use() == before

@@ -20,7 +20,7 @@ def is_private(name: str) -> bool:
     """
     Return whether a part of the dotted *name* begins with an underscore, dunder names apart.
 
-    >>> is_private("mp_core._library"), is_private("mp_core.__version__")
+    >>> is_private("mp_core.sharing.library"), is_private("mp_core.__version__")
     (True, False)
     """
     return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
@@ -257,16 +257,32 @@ OFFERING = {"mp_core", "mp_pool", "mp_spawn"}
 
 def test_the_modules_that_sister_packages_use_are_described_with_the_bindings() -> None:
     text = (ROOT / "docs" / "bindings.md").read_text()
+    described = set(re.findall(r"`((?:mp_\w+)(?:\.\w+)+)`", "".join(re.findall(r"(?m)^\| `mp_.+$", text))))
     used = {
-        ".".join(name.split(".")[:2])
+        module
         for package, folder in PACKAGES.items()
         for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in OFFERING
         if package != node.module.split(".")[0]
-        for name in [f"{node.module}.{alias.name}" for alias in node.names]
-        if (PACKAGES[name.split(".")[0]] / f"{name.split('.')[1]}.py").exists()
-        or (PACKAGES[name.split(".")[0]] / name.split(".")[1]).is_dir()
+        for alias in node.names
+        if (module := module_of(f"{node.module}.{alias.name}"))
     }
     assert used
-    assert sorted(name for name in used if f"`{name}`" not in text) == []
+    # A row for a folder describes its modules, if they are of one kind.
+    assert sorted(name for name in used if not {name, name.rpartition(".")[0]} & described) == []
+
+
+def module_of(name: str) -> str:
+    """
+    Return the module of a package that *name* is, or is in; "" for a name of the package itself.
+
+    >>> module_of("mp_core.memory.block.Block"), module_of("mp_core.memory.block"), module_of("mp_core.Block")
+    ('mp_core.memory.block', 'mp_core.memory.block', '')
+    """
+    package, *parts = name.split(".")
+    while parts and not (PACKAGES[package].joinpath(*parts)).is_dir():
+        if any(PACKAGES[package].joinpath(*parts).with_suffix(kind).exists() for kind in (".py", ".pyi")):
+            break
+        parts.pop()
+    return ".".join([package, *parts]) if parts else ""

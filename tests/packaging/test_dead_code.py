@@ -28,7 +28,6 @@ CALLED_BY = {
     "first_offer": "mp-cuda's C code",
     "initialize": "hatchling",
     "interrupt": "multiprocessing.Process.interrupt, from CPython 3.14 on",
-    "log_message": "http.server",
     "persistent_load": "pickle.Unpickler",
     "readinto": "pickle.Unpickler",
     "readline": "pickle.Unpickler",

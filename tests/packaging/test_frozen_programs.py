@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mp_all as mp
-from mp_core import _compiled
+from mp_core.sharing import compiled
 
 PROGRAM = Path(__file__).with_name("frozen_program.py")
 
@@ -29,7 +29,7 @@ def test_a_frozen_program_shares_memory_and_starts_ranks(tmp_path: Path, form: s
 
 
 def test_a_frozen_program_without_libshm_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled, "_FILE", "/missing/mp_core/_libshm.abi3.so")
+    monkeypatch.setattr(compiled, "_FILE", "/missing/mp_core/_libshm.abi3.so")
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(ImportError, match=r"lacks /missing/mp_core/_libshm\.abi3\.so.*PyInstaller.*shm-manager"):
-        _compiled._load_block()
+        compiled._load_block()

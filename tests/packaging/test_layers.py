@@ -1,8 +1,8 @@
 """
-The layers of the code, as its includes show them.
+The layers of the code, as its includes and imports show them.
 
-`libshm/src` has a folder for each subject. A subject may include headers of the subjects below it and of no other, so
-the includes of the subjects have no circle.
+`libshm/src` and `mp_core` have a folder for each subject. A subject may include headers, or import modules, of the
+subjects below it and of no other, so the subjects have no circle.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from test_import_graph import graph_of
 
 from tools.tracked import ROOT, tracked
 
@@ -33,6 +34,12 @@ FLOORS = [
     "diagnostics",
     "manager",
 ]
+
+MP_CORE = ROOT / "packages" / "mp-core" / "src" / "mp_core"
+# The folders of mp_core, from the bottom to the top; docs/design.md has the same.
+ROOMS = ["system", "sharing", "memory", "children", "messages", "locks", "channels", "timeline", "installation"]
+# Beside them: the public names, the compiled module, and what both need.
+BESIDE_THE_ROOMS = {"__init__.py", "_block.py", "_libshm.pyi", "_version.py"}
 
 
 def included(path: Path) -> set[str]:
@@ -82,6 +89,35 @@ def test_the_headers_of_the_interface_stand_in_the_order_of_their_includes() -> 
     assert sorted(order) == sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.glob("*/*.h"))
     for at, name in enumerate(order):
         assert set(re.findall(r'(?m)^#include "(.+)"', (INCLUDE / name).read_text())) <= set(order[:at])
+
+
+def test_each_module_of_mp_core_is_in_a_room_and_no_room_is_crowded() -> None:
+    assert {path.name for path in MP_CORE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(ROOMS)
+    assert {path.name for kind in ("py", "pyi") for path in MP_CORE.glob(f"*.{kind}")} == BESIDE_THE_ROOMS
+    folders = {path.parent for path in MP_CORE.rglob("*.py")}
+    assert {folder.name: n for folder in folders if (n := len([*folder.glob("*.py")])) > 20} == {}
+
+
+def test_each_module_of_mp_core_imports_only_its_own_room_and_those_below() -> None:
+    graph = {
+        module: {each for each in imported if room_of(each)}
+        for module, imported in graph_of(MP_CORE).items()
+        if room_of(module)
+    }
+    assert len(graph) > 80
+    wrong = [
+        f"{module} imports {each}"
+        for module, imported in graph.items()
+        for each in sorted(imported)
+        if ROOMS.index(room_of(each)) > ROOMS.index(room_of(module))
+    ]
+    assert wrong == []
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module of mp_core, "" for one beside the rooms."""
+    name = module.split(".")[1] if "." in module else ""
+    return name if name in ROOMS else ""
 
 
 def functions(text: str) -> set[str]:

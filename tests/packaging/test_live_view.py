@@ -195,7 +195,7 @@ def test_a_traced_program_sends_as_before_through_every_channel(tmp_path: Path) 
                 queue.put(same)
             child.join(50)
             assert sum(np.size(queue.get(timeout=50)) for _ in range(4)) == 100_002
-            from mp_core._trace import _waiting
+            from mp_core.messages.trace import _waiting
             print(len(_waiting._lines), mp.memory_stats()["in_flight_bytes"])
         """
     assert succeeded(run_script(tmp_path, text, MP_TRACE="1")) == "0 0\n"

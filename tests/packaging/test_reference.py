@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import mp_all as mp
-from mp_core import contexts
+from mp_core.installation import contexts
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 PACKAGES = ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda", "mp_torch"]

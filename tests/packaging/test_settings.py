@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NAME = r"MP(?:SHM)?_[A-Z_]+"
-PYTHON = ROOT / "packages/mp-core/src/mp_core/settings.py"
+PYTHON = ROOT / "packages/mp-core/src/mp_core/system/settings.py"
 C = ROOT / "libshm/src/base/settings.c"
 #: It runs at the start of every Python, where it imports nothing of ours before it has to.
 STARTUP = ROOT / "packages/mp-all/startup/_mp_all_startup.py"

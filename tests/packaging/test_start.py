@@ -35,18 +35,23 @@ SLOW = {
     "urllib",
 }
 OURS = ("mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda", "mp_torch", "mp_all")
-CORE = {
-    "mp_core",
-    *(f"mp_core.{name}" for name in ("_install", "_version", "lock_contexts", "machine", "reducers", "settings")),
-}
-CORE |= {"mp_core.imports", "mp_core.packages"}
+CORE = {"mp_core", "mp_core._version", "mp_core.installation", "mp_core.system"}
+CORE |= {f"mp_core.installation.{name}" for name in ("install", "lock_contexts")}
+CORE |= {f"mp_core.system.{name}" for name in ("imports", "machine", "packages", "reducers", "settings")}
 AFTER = {
     "mp_core": CORE,
     "mp_spawn": {"mp_spawn"},
     "mp_pool": {"mp_pool"},
     "mp_nodes": {"mp_nodes"},
     "mp_cuda": CORE | {"mp_cuda"},
-    "mp_all": CORE | {"mp_all", "mp_core.contexts", "mp_core.queue_functions", "mp_pool", "mp_pool.contexts"},
+    "mp_all": CORE
+    | {
+        "mp_all",
+        "mp_core.installation.contexts",
+        "mp_core.installation.queue_functions",
+        "mp_pool",
+        "mp_pool.contexts",
+    },
 }
 #: An environment in which no setting asks for an early import.
 UNSET = dict.fromkeys(("MP_CACHE_BYTES", "MP_MESSAGE_TIMEOUT", "MP_SHARE", "MP_SHARING_STRATEGY", "MP_STRICT_PUT"), "")
@@ -121,10 +126,13 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
 
 def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_path: Path) -> None:
     found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
-    core = "_block _child_descriptors _compiled _passed_descriptors children death_pipe main_module native"
+    children = "child_descriptors children death_pipe main_module passed_descriptors"
+    sharing = "backend compiled message_timeout strategy"
     pool = "_function_cache _lines _mappers _memory _own_index task_messages worker_main"
     assert ours(found) - AFTER["mp_all"] == {
-        *(f"mp_core.{name}" for name in [*core.split(), "message_timeout", "strategy"]),
+        *("mp_core._block", "mp_core.children", "mp_core.sharing"),
+        *(f"mp_core.children.{name}" for name in children.split()),
+        *(f"mp_core.sharing.{name}" for name in sharing.split()),
         *(f"mp_pool.{name}" for name in pool.split()),
     }
     assert not found & {"multiprocessing.connection", "multiprocessing.pool", "tempfile", "traceback"}

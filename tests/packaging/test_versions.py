@@ -78,8 +78,8 @@ def test_each_installed_package_has_the_one_version(name: str) -> None:
 
 
 def test_the_compiled_library_is_of_the_one_version() -> None:
-    native = importlib.import_module("mp_core.native")
-    assert native.ffi.string(native.lib.mpshm_version()).decode() == VERSION
+    backend = importlib.import_module("mp_core.sharing.backend")
+    assert backend.ffi.string(backend.lib.mpshm_version()).decode() == VERSION
 
 
 def test_the_c_source_is_of_the_one_version() -> None:

@@ -20,12 +20,12 @@ from support.capabilities import is_emulated
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 from mp_pool._dispatcher import TINY
 
 COUNT = 20_000
 pytestmark = [
-    pytest.mark.skipif(not native.LIBSHM, reason="batches need lines, that is, libshm"),
+    pytest.mark.skipif(not backend.LIBSHM, reason="batches need lines, that is, libshm"),
     pytest.mark.skipif(is_emulated(), reason="a task in an emulator takes too long for batches"),
     pytest.mark.timeout(300),
 ]

@@ -14,7 +14,7 @@ import pytest
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 
 INTERRUPTS = 300
 MOST = 20_000  # tasks
@@ -144,7 +144,7 @@ def run_in_a_thread(function: Callable[[], None]) -> None:
 
 
 def test_a_lock_is_left_by_the_block_that_has_it_and_refuses_a_second_one() -> None:
-    lock, others = native.TryLock(), []
+    lock, others = backend.TryLock(), []
 
     def enter() -> None:
         others.append((lock.acquire(), lock.is_mine()))
@@ -163,7 +163,7 @@ def test_a_lock_is_left_by_the_block_that_has_it_and_refuses_a_second_one() -> N
 
 
 def test_a_wait_for_a_lock_ends_with_the_exception_of_a_signal_handler() -> None:
-    lock, holds, end = native.TryLock(), threading.Event(), threading.Event()
+    lock, holds, end = backend.TryLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
         lock.wait()
@@ -187,7 +187,7 @@ def test_a_wait_for_a_lock_ends_with_the_exception_of_a_signal_handler() -> None
 
 
 def test_a_lock_is_free_after_each_block_that_a_handler_has_interrupted() -> None:
-    lock = native.TryLock()
+    lock = backend.TryLock()
     with interrupts() as raised:
         while raised.count < INTERRUPTS:
             with suppress(Interrupted):

@@ -22,11 +22,11 @@ from support.processes import stopped
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 from mp_pool import _lines
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 
-HAS_RINGS = pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+HAS_RINGS = pytest.mark.skipif(not backend.LIBSHM, reason="needs rings, that is, libshm")
 KINDS = [
     pytest.param("ring", marks=HAS_RINGS),
     "packets",
@@ -35,7 +35,7 @@ KINDS = [
 
 
 def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lines.native, "make_line", lambda: -errno.EMFILE)
+    monkeypatch.setattr(_lines.backend, "make_line", lambda: -errno.EMFILE)
 
 
 @pytest.fixture(params=KINDS)
@@ -57,7 +57,7 @@ def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def test_messages_arrive_whole_and_in_order_in_both_directions(ends: tuple[Any, Any]) -> None:
     near, far = ends
-    sizes = [0, 1, 5000, native.LONGEST]
+    sizes = [0, 1, 5000, backend.LONGEST]
     for number, size in enumerate(sizes):
         near.send(number, 3, bytes([number]) * size)
         assert far.wait()

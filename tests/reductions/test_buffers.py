@@ -143,7 +143,7 @@ def test_a_pickler_with_a_constructor_of_its_own_is_left_alone(strategy: str) ->
 
 
 def test_a_place_outside_its_block_is_an_error() -> None:
-    from mp_core.pickling import load_with
+    from mp_core.messages.pickling import load_with
 
     for offset, nbytes in ((0, 101), (50, 51), (-1, 5), (100, 1)):
         with pytest.raises(ValueError, match="damaged"):

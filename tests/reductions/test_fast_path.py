@@ -18,7 +18,7 @@ from support.other_table import importing_with_another_table
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 from mp_reductions import _native
 from mp_reductions.array import reduce_ndarray
 
@@ -62,9 +62,9 @@ def test_a_dtype_with_a_name_needs_no_pickler(echo: Carrier, name: str, count: i
     bits = np.arange(count * np.dtype(name).itemsize, dtype="u1") % 100
     for a in (bits.view(name), mp.share_memory(bits.view(name))):
         a = a.copy() if a.base is bits else a
-        data = native.plain_pickle([a, 1])
+        data = backend.plain_pickle([a, 1])
         assert data is not None
-        for got in (native.loads(data)[0], echo.call(tasks.echo, a)):
+        for got in (backend.loads(data)[0], echo.call(tasks.echo, a)):
             assert (got.dtype, got.dtype.str, got.tobytes()) == (a.dtype, a.dtype.str, a.tobytes())
             assert differences(a, got, mp.is_shared(got)) == []
 
@@ -83,7 +83,7 @@ def test_a_dtype_that_its_name_does_not_describe_arrives_whole(dtype: Any) -> No
     a = np.zeros(1, dtype)
     got = ForkingPickler.loads(ForkingPickler.dumps([a]))[0]
     assert (got.dtype, got.shape, got.dtype.metadata) == (a.dtype, a.shape, a.dtype.metadata)
-    assert native.plain_pickle(a) is None
+    assert backend.plain_pickle(a) is None
 
 
 def test_more_dtypes_than_there_is_room_for_and_new_objects_of_one_dtype_arrive() -> None:

@@ -20,7 +20,7 @@ from support.carriers import Carrier
 from support.unreceivable import refuse_blocks
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 from mp_reductions import _functions
 
 MANY = 40
@@ -246,8 +246,8 @@ def test_a_message_that_fails_on_either_side_keeps_no_memory(kind: str) -> None:
     with pytest.raises(ValueError, match="not here"):
         ForkingPickler.loads(message)
     assert in_flight() == 0
-    native.discard_unread(ForkingPickler.dumps(sent))
-    native.discard_unread(ForkingPickler.dumps(Holder(sent)))
+    backend.discard_unread(ForkingPickler.dumps(sent))
+    backend.discard_unread(ForkingPickler.dumps(Holder(sent)))
     assert in_flight() == 0
 
 
@@ -259,18 +259,18 @@ def test_a_damaged_message_of_many_arrays_is_an_error_and_its_blocks_are_freed(w
         at = int(len(message) * share)
         with pytest.raises((mp.ReceiveError, ValueError, EOFError, pickle.UnpicklingError)):
             ForkingPickler.loads(message[:at])
-        native.discard_unread(message[at - 60 :])  # as much as was cut off
+        backend.discard_unread(message[at - 60 :])  # as much as was cut off
         assert in_flight() == 0
 
 
 def test_what_names_no_object_or_no_bytes_of_a_pack_is_an_error() -> None:
     for number in (0, 10**6):
         with pytest.raises(ValueError, match=f"no object number {number}"):
-            native.beside(number)
+            backend.beside(number)
     stream = pickle.dumps(Holder(1))
     for objects in (b"", b"\x80\x04]\x94(K", pickle.dumps((1, 2)), [1, 2], None):
         with pytest.raises((ValueError, EOFError, pickle.UnpicklingError)):
-            native.load_beside(stream, objects)
+            backend.load_beside(stream, objects)
     pack = bytearray(100)
     assert _functions.rebuild_from_pack(pack, 84, "d", (2,)).tolist() == [0, 0]
     for memory, offset, shape in ((pack, 85, (2,)), (pack, 2**64 - 8, (2,)), (pack, 0, (-1,)), (b"", 0, (0,))):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.readers import by_unpickler, in_c
 
-from mp_core import native
+from mp_core.sharing import backend
 
 FEW_BITS = "?bBhHiIlLqQ"
 
@@ -33,7 +33,7 @@ def test_each_arrives_as_it_left(kind: str, data: bytes) -> None:
 @pytest.mark.parametrize("kind", FEW_BITS + "efd")
 def test_it_needs_no_pickler(kind: str) -> None:
     sent = np.dtype(kind).type(1)
-    data = native.plain_data([sent, sent])
+    data = backend.plain_data([sent, sent])
     assert data is not None
     first, second = pickle.loads(data)  # and any unpickler reads it
     assert first is second
@@ -42,7 +42,7 @@ def test_it_needs_no_pickler(kind: str) -> None:
 
 @pytest.mark.parametrize("sent", [np.float32("nan"), np.float16("nan"), np.uint64(2**63), np.complex64(1j)])
 def test_a_number_that_python_has_no_equal_for_is_left_to_the_pickler(sent: Any) -> None:
-    assert native.plain_data(sent) is None
+    assert backend.plain_data(sent) is None
     got = ForkingPickler.loads(ForkingPickler.dumps(sent))
     assert (type(got), got.tobytes()) == (type(sent), sent.tobytes())
 
@@ -58,6 +58,6 @@ class Degrees(np.float64):
 
 
 def test_a_subclass_is_left_to_the_pickler() -> None:
-    assert native.plain_data(Degrees(5)) is None
+    assert backend.plain_data(Degrees(5)) is None
     got = ForkingPickler.loads(ForkingPickler.dumps(Degrees(5)))
     assert type(got) is type(pickle.loads(pickle.dumps(Degrees(5))))

@@ -20,7 +20,7 @@ from support.scripts import NO_DESCRIPTORS, run_script, succeeded
 from support.unreceivable import refuse_blocks
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 
 F = mp.reduction.ForkingPickler
 
@@ -56,7 +56,7 @@ def described(thing: Any) -> Any:
 
 
 def written(thing: Any) -> bytes:
-    data = native.plain_pickle(thing)
+    data = backend.plain_pickle(thing)
     assert data is not None
     return bytes(data)
 
@@ -65,7 +65,7 @@ def written(thing: Any) -> bytes:
 @example(((), ((),), [], {}, [()]))
 @example({"a": {"b": [np.arange(3)]}})
 def test_they_arrive_as_they_left(sent: Any) -> None:
-    data = native.plain_pickle(sent)
+    data = backend.plain_pickle(sent)
     assume(data is not None)  # a number of seventy bits
     pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
     assert described(in_c(data)) == described(by_unpickler(data)) == described(sent)
@@ -73,7 +73,7 @@ def test_they_arrive_as_they_left(sent: Any) -> None:
 
 @given(nested(st.one_of(ATOMS, INLINE)), st.data())
 def test_a_damaged_one_is_no_other_than_for_the_unpickler(sent: Any, choose: st.DataObject) -> None:
-    data = native.plain_pickle(sent)
+    data = backend.plain_pickle(sent)
     assume(data is not None)
     broken = damaged(bytes(data), choose)
     assert outcome(in_c, broken, described) == outcome(by_unpickler, broken, described)
@@ -124,7 +124,7 @@ def collect(thing: Any, into: list[Any]) -> None:
 def test_so_do_arrays_that_numpy_made_in_shared_memory(strategy: str) -> None:
     with mp.shared_allocator():
         made = np.zeros(5000)
-    got = native.loads(written({"made": made}))["made"]
+    got = backend.loads(written({"made": made}))["made"]
     got[7] = 1
     assert made[7] == 1
 
@@ -163,7 +163,7 @@ def repeated() -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("loads", [in_c, by_unpickler], ids=["in C", "by the unpickler"])
 def test_an_object_that_occurs_twice_is_one_object_there(loads: Callable[[Any], Any], make: Callable[[], Any]) -> None:
     sent = make()
-    data = native.plain_pickle(sent)
+    data = backend.plain_pickle(sent)
     assert (data is None) == (make.__name__ in ("one_block", "one_tuple_in_itself"))  # the pickler has one Block for it
     got = loads(F.dumps(sent) if data is None else data)
     if len(sent) == 1:
@@ -212,7 +212,7 @@ def test_any_objects_may_occur_again(choose: st.DataObject) -> None:
         kind = choose.draw(st.sampled_from([list, tuple, dict]))
         pool.append(dict(enumerate(parts)) if kind is dict else kind(parts))
     sent = [choose.draw(st.sampled_from(pool)) for _ in range(choose.draw(st.integers(0, 60)))]
-    data = native.plain_pickle(sent)
+    data = backend.plain_pickle(sent)
     assume(data is not None)  # too deep
     pickletools.dis(data, out=io.StringIO())
     for got in in_c(data), by_unpickler(data):
@@ -245,9 +245,9 @@ def test_a_message_may_have_many_objects(strategy: str, loads: Callable[[Any], A
     shared = [mp.shared.full(k + 1, k) for k in range(16)]
     large = [np.full(1000, k) for k in range(300)]
     sent = {"shared": shared, "large": large, "numbers": list(range(1000)), "again": shared[7]}
-    before = native.copied_bytes(0)
+    before = backend.copied_bytes(0)
     data = written(sent)
-    assert native.copied_bytes(0) - before == 300 * 8000
+    assert backend.copied_bytes(0) - before == 300 * 8000
     got = loads(data)
     assert described(got["numbers"]) == described(sent["numbers"])
     assert got["again"] is got["shared"][7]
@@ -273,20 +273,20 @@ def test_a_message_may_have_many_objects(strategy: str, loads: Callable[[Any], A
     ids=["many", "another type", "deep", "long", "a key that is no atom", "a set"],
 )
 def test_others_take_the_pickler(sent: Any) -> None:
-    assert native.plain_pickle(sent) is None
+    assert backend.plain_pickle(sent) is None
 
 
 @pytest.mark.parametrize("make", [np.ones, mp.shared.ones], ids=["private", "shared"])
 def test_many_arrays_need_no_pickler(make: Any) -> None:
     for sent in ([make(3) for _ in range(1000)], {"a": tuple(make(3) for _ in range(100))}):
-        received = native.loads(native.plain_pickle(sent))
+        received = backend.loads(backend.plain_pickle(sent))
         assert type(received) is type(sent) and len(received) == len(sent)
 
 
 def test_nothing_is_copied_for_a_message_that_is_left_to_the_pickler() -> None:
-    before = native.copied_bytes(0)
-    assert native.plain_pickle((np.ones(100_000), {1, 2})) is None
-    assert native.copied_bytes(0) == before
+    before = backend.copied_bytes(0)
+    assert backend.plain_pickle((np.ones(100_000), {1, 2})) is None
+    assert backend.copied_bytes(0) == before
 
 
 def in_flight(shared: Any) -> int:
@@ -331,18 +331,18 @@ def test_bytes_of_the_program_are_no_message_whose_memory_is_freed(strategy: str
 def test_an_array_that_was_received_before_is_an_error_and_frees_the_others(strategy: str) -> None:
     first, second = mp.shared.zeros(10), mp.shared.zeros(10)
     data = written([first, second])
-    assert len(native.loads(data)) == 2
+    assert len(backend.loads(data)) == 2
     with pytest.raises(mp.ReceiveError):
-        native.loads(data)
+        backend.loads(data)
     used = written(second)
     handle = used[used.index(b"C8") + 2 :][:56]
-    native.loads(used)
+    backend.loads(used)
     data = written([first, second])
     unused = data[data.rindex(b"C8") + 2 :][:56]
     with pytest.raises(mp.ReceiveError):
-        native.loads(data.replace(unused, handle))
+        backend.loads(data.replace(unused, handle))
     assert in_flight(first) == 0
-    native.discard(unused)
+    backend.discard(unused)
     assert in_flight(second) == 0
 
 
@@ -351,7 +351,7 @@ def test_a_message_without_its_end_frees_what_it_has(strategy: str, cut: int) ->
     first, second = mp.shared.zeros(10), mp.shared.zeros(10)
     data = written([first, second])
     with pytest.raises(Exception, match=r"."):
-        native.loads(data[:-cut] + b"." * (cut == 2))
+        backend.loads(data[:-cut] + b"." * (cut == 2))
     assert in_flight(first) == in_flight(second) == 0
 
 
@@ -360,9 +360,9 @@ def test_a_process_without_descriptors_gets_private_copies_by_value(strategy: st
     message, other = written((1, large)), written((1, shared))
     refuse_blocks(errno.EMFILE)
     try:
-        np.testing.assert_array_equal(native.loads(message)[1], large)
+        np.testing.assert_array_equal(backend.loads(message)[1], large)
         with pytest.raises(mp.ReceiveError, match="descriptor"):
-            native.loads(other)
+            backend.loads(other)
     finally:
         refuse_blocks(0)
     assert in_flight(shared) == 0
@@ -372,7 +372,7 @@ SHARED_BEFORE = """
     import resource, warnings
     import numpy as np
     import mp_all as mp
-    from mp_core import native
+    from mp_core.sharing import backend
 
     shared = mp.shared.zeros(1000)
     reader, writer = mp.Pipe()
@@ -385,7 +385,7 @@ LEFT_TO_THE_PICKLER = """
             held.append(mp.shared.empty(1 << 21))
     except MemoryError:
         pass
-    assert native.plain_pickle((shared, np.zeros(1 << 21))) is None
+    assert backend.plain_pickle((shared, np.zeros(1 << 21))) is None
     print(shared.base._others())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -417,9 +417,9 @@ def test_threads_that_change_a_message_meanwhile_break_no_process(strategy: str)
     thread.start()
     try:
         for _ in range(50):
-            data = native.plain_pickle(message)
+            data = backend.plain_pickle(message)
             if data is not None:
-                arrays = [item for item in native.loads(data)["items"] if item is not None]
+                arrays = [item for item in backend.loads(data)["items"] if item is not None]
                 assert [array[-1] for array in arrays] == [0, 1, 2, 3]
     finally:
         done.set()
@@ -427,9 +427,9 @@ def test_threads_that_change_a_message_meanwhile_break_no_process(strategy: str)
 
 
 def test_a_traced_program_pickles_all_memory_in_dumps() -> None:
-    native.only_atoms(True)
+    backend.only_atoms(True)
     try:
-        assert native.plain_pickle((1, mp.shared.zeros(3))) is None
-        assert native.plain_pickle((1, 2)) is not None
+        assert backend.plain_pickle((1, mp.shared.zeros(3))) is None
+        assert backend.plain_pickle((1, 2)) is not None
     finally:
-        native.only_atoms(False)
+        backend.only_atoms(False)

@@ -16,7 +16,7 @@ from support.arrays import differences
 from support.carriers import Carrier
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 from mp_reductions import _functions
 from mp_reductions.inline import rebuild_inline, reduce_inline
 
@@ -55,8 +55,8 @@ def test_any_view_arrives_as_it_left_by_c_and_by_pickle(base: str, data: st.Data
     if data.draw(st.booleans()):
         view = np.broadcast_to(view, (2, *view.shape))
     view.flags.writeable = data.draw(st.booleans()) and view.flags.writeable
-    for loads in (native.loads, pickle.loads):
-        message = native.plain_pickle([view])
+    for loads in (backend.loads, pickle.loads):
+        message = backend.plain_pickle([view])
         if view.size and mp.is_shared(view):
             assert message is not None
         if message is None:
@@ -83,8 +83,8 @@ def test_a_small_private_array_of_any_layout_travels_as_the_path_in_python_sends
         view.flags.writeable = False
     _, args = reduce_inline(view)
     expected = rebuild_inline(*args)
-    message = native.plain_pickle([view, 1])
-    for loads in (native.loads, pickle.loads):
+    message = backend.plain_pickle([view, 1])
+    for loads in (backend.loads, pickle.loads):
         got = loads(message)[0]
         assert (got.dtype, got.shape, got.tobytes()) == (view.dtype, view.shape, view.tobytes())
         if not _native_is_whole(view):
@@ -99,9 +99,9 @@ def _native_is_whole(a: Any) -> bool:
 def test_an_array_with_gaps_sends_none_of_the_bytes_in_them() -> None:
     secret = np.frombuffer(bytearray(b"a secret" * 16), "u1").copy()
     for view in (secret[::8], secret[::-8], secret.reshape(8, 16)[:, 3], secret.reshape(4, 4, 8)[::2, :, 1]):
-        message = native.plain_pickle(view)
+        message = backend.plain_pickle(view)
         assert b"secret" not in message
-        assert native.loads(message).tolist() == view.tolist()
+        assert backend.loads(message).tolist() == view.tolist()
 
 
 def test_small_views_beside_a_pickle_are_copied_when_the_pickler_meets_them() -> None:
@@ -127,7 +127,7 @@ def test_small_views_beside_a_pickle_are_copied_when_the_pickler_meets_them() ->
 def test_views_of_one_base_have_one_block_and_its_memory(echo: Carrier, base: str) -> None:
     a = BASES[base]()
     sent = (a[0], [a[1, ::2], {"x": a[:, :, 1]}], np.ones(3), a[2:], 5)
-    here = native.loads(native.plain_pickle(sent))  # it needs no pickler
+    here = backend.loads(backend.plain_pickle(sent))  # it needs no pickler
     assert here[0].base is here[1][0].base is here[1][1]["x"].base is here[3].base
     for _ in range(3):
         got = echo.call(tasks.echo, sent)
@@ -213,11 +213,11 @@ def test_a_view_that_leads_out_of_its_block_is_an_error(shape: Any, offset: int,
 
 def test_a_message_of_views_that_fails_keeps_no_memory() -> None:
     a = of_block()
-    message = native.plain_pickle([a[1], a[2]])
-    native.discard_unread(message)
+    message = backend.plain_pickle([a[1], a[2]])
+    backend.discard_unread(message)
     assert in_flight() == 0
     for cut in range(len(message) - 40, len(message) - 1, 7):
-        whole = native.plain_pickle([a[1], a[2]])
+        whole = backend.plain_pickle([a[1], a[2]])
         with pytest.raises((ValueError, mp.ReceiveError, EOFError, pickle.UnpicklingError)):
             ForkingPickler.loads(whole[:cut])
         assert in_flight() == 0

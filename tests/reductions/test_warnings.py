@@ -13,7 +13,8 @@ import pytest
 from support.scripts import run_script
 
 import mp_all as mp
-from mp_core import errors, unpicklable
+from mp_core.messages import unpicklable
+from mp_core.system import errors
 from mp_reductions import array as reducers
 
 F = mp.reduction.ForkingPickler

@@ -17,7 +17,7 @@ from support.damage import damaged, outcome
 from support.readers import by_unpickler, in_c
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 
 F = mp.reduction.ForkingPickler
 
@@ -30,7 +30,7 @@ def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) 
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     sent = np.frombuffer(chance.randbytes(size), dtype).reshape(shape).copy()
     for loads in by_unpickler, in_c:
-        data = native.plain_pickle(sent)  # for one receiver each: a larger array is in a block
+        data = backend.plain_pickle(sent)  # for one receiver each: a larger array is in a block
         assert data is not None
         pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
         got = loads(data)
@@ -42,18 +42,18 @@ def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) 
 @pytest.mark.parametrize("n", [255, 256, 4095])
 def test_every_width_of_a_number_of_its_shape_arrives(n: int) -> None:
     for shape in ((n,), (1, n), (n, 1, 1, 1)):
-        assert native.loads(native.plain_pickle(np.ones(shape, "b"))).shape == shape
+        assert backend.loads(backend.plain_pickle(np.ones(shape, "b"))).shape == shape
     for n in (100_000, 2**31 - 1, 2**31, 2**40):
-        assert native.loads(native.plain_pickle(np.ones((0, n)))).shape == (0, n)
+        assert backend.loads(backend.plain_pickle(np.ones((0, n)))).shape == (0, n)
 
 
 @given(DTYPES, SHAPES, st.data())
 def test_a_damaged_one_is_no_other_array_than_for_the_unpickler(
     dtype: str, shape: tuple[int, ...], choose: st.DataObject
 ) -> None:
-    whole = native.plain_pickle(np.zeros(shape, dtype))
+    whole = backend.plain_pickle(np.zeros(shape, dtype))
     if b"rebuild_from_block" in whole:  # a larger array goes into a block
-        native.discard_unread(whole)
+        backend.discard_unread(whole)
         assume(False)
     data = damaged(whole, choose)
     assert outcome(in_c, data, described) == outcome(by_unpickler, data, described)
@@ -75,7 +75,7 @@ def others() -> Iterator[Any]:
 
 @pytest.mark.parametrize("array", [*others()], ids=lambda array: f"{type(array).__name__} {array.dtype} {array.shape}")
 def test_other_arrays_take_the_reducer(array: Any) -> None:
-    assert native.plain_pickle(array) is None
+    assert backend.plain_pickle(array) is None
 
 
 def test_a_reducer_of_the_program_comes_first() -> None:
@@ -83,16 +83,16 @@ def test_a_reducer_of_the_program_comes_first() -> None:
     before = table[np.ndarray]
     F.register(np.ndarray, lambda array: (str, ("mine",)))
     try:
-        assert native.plain_pickle(np.ones(3)) is None
+        assert backend.plain_pickle(np.ones(3)) is None
     finally:
         F.register(np.ndarray, before)
-    assert native.plain_pickle(np.ones(3)) is not None
+    assert backend.plain_pickle(np.ones(3)) is not None
 
 
 def test_a_message_by_value_is_numpys_own() -> None:
     mp.set_sharing(False)
     try:
-        assert native.plain_pickle(np.ones(3)) is None
+        assert backend.plain_pickle(np.ones(3)) is None
     finally:
         mp.set_sharing(True)
     ours, theirs = mp.Pipe()
@@ -113,12 +113,12 @@ def test_the_inline_limit_is_kept() -> None:
     mp.set_inline_limit(100)
     try:
         for size, place in (12, b"rebuild_from_bytes"), (40, b"rebuild_from_block"):
-            data = native.plain_pickle(np.ones(size))
+            data = backend.plain_pickle(np.ones(size))
             assert place in data
-            assert native.loads(data).size == size
+            assert backend.loads(data).size == size
     finally:
         mp.set_inline_limit(before)
 
 
 def test_pickle_itself_reads_it() -> None:
-    np.testing.assert_array_equal(pickle.loads(native.plain_pickle(np.arange(5))), np.arange(5))
+    np.testing.assert_array_equal(pickle.loads(backend.plain_pickle(np.arange(5))), np.arange(5))

@@ -20,7 +20,7 @@ from descendants import Watched, printed_pids, program
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import death_pipe
+from mp_core.children import death_pipe
 from mp_spawn import ProcessContext, ProcessExitedException, context, start_processes
 
 Pipe = tuple[Connection, Connection]

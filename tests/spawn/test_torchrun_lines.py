@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mp_core.control_groups import processors
+from mp_core.system.control_groups import processors
 from mp_spawn import command_options
 from mp_spawn.command_line import REFUSED, parsed
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import mp_all as mp
-from mp_core import machine, native
+from mp_core.sharing import backend
+from mp_core.system import machine
 
 from .waiting import until
 
@@ -85,7 +86,7 @@ def names() -> set[str]:
     Return the names of our shared memory in /dev/shm, made by any process.
     """
     found = set(filter(OUR_NAMES.fullmatch, os.listdir(SHM))) if SHM.is_dir() else set()
-    if not native.LIBSHM and machine.functions().dies_with_last_handle():
+    if not backend.LIBSHM and machine.functions().dies_with_last_handle():
         # The stand-in for Windows: an object that nobody has open is gone, and has a name here only.
         gone = found - names_in_use()
         for name in gone:

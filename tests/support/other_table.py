@@ -8,16 +8,16 @@ __all__ = ["importing_with_another_table"]
 
 PROGRAM = """
     import ctypes
-    from mp_core import native
+    from mp_core.sharing import backend
 
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    real = pointer(native.c_api, b"mp_core.native.c_api")
+    real = pointer(backend.c_api, b"mp_core.sharing.backend.c_api")
     other = (ctypes.c_int * 64)(ctypes.c_int.from_address(real).value + 1)
-    name = ctypes.create_string_buffer(b"mp_core.native.c_api")
+    name = ctypes.create_string_buffer(b"mp_core.sharing.backend.c_api")
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    native.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
+    backend.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
     try:
         import MODULE
     except ImportError as error:

@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 import mp_all as mp
-from mp_core import native
-from mp_core.native import reduce_block
+from mp_core.sharing import backend
+from mp_core.sharing.backend import reduce_block
 
-if native.LIBSHM:
-    from mp_core._compiled import _block
+if backend.LIBSHM:
+    from mp_core.sharing.compiled import _block
 else:
-    from mp_core.portable import references
+    from mp_core.sharing.portable import references
 
     receive = references.receive
 
@@ -60,7 +60,7 @@ def _only_in(pid: int) -> OnlyHere:
 
 def refuse_blocks(number: int) -> None:
     """Let this process receive no block, with that error; 0 ends it."""
-    if native.LIBSHM:
+    if backend.LIBSHM:
         _block.inject(number)
     else:
         references.receive = (lambda kind, handle: -number) if number else receive

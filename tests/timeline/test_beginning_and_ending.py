@@ -14,7 +14,7 @@ from support.scripts import run_python, run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 
 
 def folders(path: Path) -> list[Path]:
@@ -43,7 +43,7 @@ def test_a_nested_timeline_is_an_error_that_names_the_first_and_leaves_it_whole(
         with pytest.raises(RuntimeError, match=r"first\.json"), mp.timeline(tmp_path / "second.json"):
             raise AssertionError("the block has begun")
     assert [path.name for path in tmp_path.iterdir()] == ["first.json"]
-    assert not native.recorders
+    assert not backend.recorders
 
 
 def test_a_full_disk_is_an_error_before_the_run_and_nothing_is_left(
@@ -56,7 +56,7 @@ def test_a_full_disk_is_an_error_before_the_run_and_nothing_is_left(
     with pytest.raises(OSError, match="No space left"), mp.timeline(tmp_path / "run.html"):
         raise AssertionError("the block has begun")
     assert list(tmp_path.iterdir()) == []
-    assert not native.recorders and "MP_TIMELINE_RUN" not in os.environ
+    assert not backend.recorders and "MP_TIMELINE_RUN" not in os.environ
 
 
 def test_a_report_that_cannot_be_written_is_a_warning_and_its_events_stay_to_be_recovered(tmp_path: Path) -> None:

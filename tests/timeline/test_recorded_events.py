@@ -11,7 +11,7 @@ from recorded import events_in, spans, trace_of
 from support.ports import free_port
 from support.scripts import run_python, succeeded
 
-from mp_core import native
+from mp_core.sharing import backend
 from mp_core.timeline.remote import NodeTimeline
 
 POOL = """
@@ -351,7 +351,7 @@ def test_processes_of_the_nodes_of_an_engine_are_in_the_timeline(tmp_path: Path)
 def test_a_node_without_room_for_events_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     timeline = NodeTimeline(64, "a node")
-    assert not native.recorders and list(timeline.files()) == []
+    assert not backend.recorders and list(timeline.files()) == []
     timeline.close()
 
 

@@ -72,8 +72,12 @@ def sentences_of(folder: Path, body: str) -> str:
 def test_the_headline_is_how_much_of_the_workers_was_used_and_when_the_first_task_began(tmp_path: Path) -> None:
     said = sentences_of(tmp_path, "pool.map(sleep, [0.25] * 4, chunksize=1); time.sleep(0.5)")
     headline, first, *_ = said.splitlines()
-    found = re.fullmatch(r"Tasks add up to 1 s; the run took (1\.\d+) s on 2 workers: (\d+) % of them used\.", headline)
-    assert found and int(found[2]) == round(100 / (2 * float(found[1]))), headline
+    found = re.fullmatch(
+        r"Tasks add up to ([\d.]+) s; the run took ([\d.]+) s on 2 workers: (\d+) % of them used\.", headline
+    )
+    assert found, headline
+    tasks, run, share = map(float, found.groups())
+    assert 1 <= tasks < run < 60 and abs(share - 100 * tasks / (2 * run)) < 2
     assert re.match(r"The first task began after [\d.]+ ms: ", first)
 
 

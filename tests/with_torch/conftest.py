@@ -11,8 +11,8 @@ import pytest
 from support import carriers
 
 import mp_all as mp
-from mp_core import native
-from mp_core.strategy import NAMES
+from mp_core.sharing import backend
+from mp_core.sharing.strategy import NAMES
 
 # Of torch. A child that one test forks has the filters of that test, and serves the others: so all have the same.
 WARNINGS = ("TypedStorage is deprecated", "torch.quantize", "Sparse", "The PyTorch API of nested")
@@ -66,9 +66,9 @@ def no_memory(monkeypatch: pytest.MonkeyPatch, strategy: str) -> Iterator[None]:
 
     monkeypatch.setattr(storage, "allocate", none)
     monkeypatch.setattr(_functions, "move_storage", lambda *_: -errno.ENOSPC)
-    monkeypatch.setattr("mp_core.errors._told", set())
-    number = native.strategy(None)
+    monkeypatch.setattr("mp_core.system.errors._told", set())
+    number = backend.strategy(None)
     monkeypatch.setitem(NAMES, 99, strategy)
-    native.strategy(99)  # libshm has none, so allocating from C fails
+    backend.strategy(99)  # libshm has none, so allocating from C fails
     yield
-    native.strategy(number)
+    backend.strategy(number)

@@ -187,7 +187,7 @@ LATE = """
 
 def test_a_program_left_unchanged_has_our_queue_in_its_data_loader(tmp_path: Path) -> None:
     done = run_script(tmp_path, LATE, timeout=200, MP_TORCH="1", **environment(tmp_path, "file_descriptor"))
-    assert succeeded(done) == "mp_core._channel_queues None\n[[0, 1, 2, 3], [4, 5, 6, 7]]\n"
+    assert succeeded(done) == "mp_core.channels.channel_queues None\n[[0, 1, 2, 3], [4, 5, 6, 7]]\n"
 
 
 NAMED = """
@@ -215,7 +215,7 @@ def test_a_data_loader_with_a_start_method_or_a_standard_context_has_our_queue(
     tmp_path: Path, start_method: str
 ) -> None:
     done = run_script(tmp_path, NAMED, "", start_method, timeout=200, **environment(tmp_path, "file_descriptor"))
-    ours = f"mp_core._channel_queues {start_method}\n"
+    ours = f"mp_core.channels.channel_queues {start_method}\n"
     assert succeeded(done) == 2 * ours + "multiprocessing.queues spawn\n"
 
 

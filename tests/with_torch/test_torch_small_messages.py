@@ -18,7 +18,7 @@ from support.readers import by_unpickler, in_c
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core import native
+from mp_core.sharing import backend
 from mp_reductions._functions import swap_memory
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
@@ -38,7 +38,7 @@ def test_it_arrives_as_the_same_memory(strategy: str, loads: Callable[[Any], Any
     sent = torch.ones(3, 1, 5, dtype=dtype)
     view = sent[1]
     for message in sent, (1, sent), {"x": [sent]}:
-        data = native.plain_pickle(message)
+        data = backend.plain_pickle(message)
         pickletools.dis(data, out=io.StringIO())
         assert b"rebuild_one" in data
         got = loads(data)
@@ -85,14 +85,14 @@ def others() -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("name", others())
 def test_others_take_the_reducer(name: str) -> None:
     sent = others()[name]()
-    assert native.plain_pickle(sent) is None
+    assert backend.plain_pickle(sent) is None
     assert in_flight() == 0
 
 
 @READERS
 def test_a_tensor_that_occurs_twice_is_one_object_there(strategy: str, loads: Callable[[Any], Any]) -> None:
     sent = torch.ones(3)
-    got = loads(native.plain_pickle([sent, {"again": sent}]))
+    got = loads(backend.plain_pickle([sent, {"again": sent}]))
     assert got[0] is got[1]["again"]
     assert got[0].data_ptr() == sent.data_ptr()
     del got
@@ -101,28 +101,28 @@ def test_a_tensor_that_occurs_twice_is_one_object_there(strategy: str, loads: Ca
 
 def test_an_array_and_a_tensor_over_it_take_the_reducers() -> None:
     array = mp.shared.zeros(5)
-    assert native.plain_pickle((array, torch.from_numpy(array))) is None
-    data = native.plain_pickle([torch.from_numpy(array), np.ones(3)])
-    got = native.loads(data)[0]
+    assert backend.plain_pickle((array, torch.from_numpy(array))) is None
+    data = backend.plain_pickle([torch.from_numpy(array), np.ones(3)])
+    got = backend.loads(data)[0]
     got[2] = 4
     assert array[2] == 4
 
 
 def test_memory_that_torch_has_shared_takes_the_reducer() -> None:
     tensor = torch.UntypedStorage._new_using_fd_cpu(64)
-    assert native.plain_pickle(torch.tensor([], dtype=torch.uint8).set_(tensor)) is None
+    assert backend.plain_pickle(torch.tensor([], dtype=torch.uint8).set_(tensor)) is None
 
 
 @READERS
 def test_a_layout_of_another_size_is_an_error_and_frees_the_block(loads: Callable[[Any], Any]) -> None:
     sent = torch.ones(4)
-    data = bytes(native.plain_pickle(sent))
+    data = bytes(backend.plain_pickle(sent))
     size = (4).to_bytes(8, "little")
     assert data.count(size) == 1
     with pytest.raises(ValueError, match="damaged"):
         loads(data.replace(size, (5).to_bytes(8, "little")))
     assert in_flight() == 0
-    data = bytes(native.plain_pickle(sent))
+    data = bytes(backend.plain_pickle(sent))
     with pytest.raises(ValueError, match="damaged"):
         loads(data.replace(b"\x02\x20\x01\x00", b"\x02\x20\x02\x00"))
     assert in_flight() == 0
@@ -139,14 +139,14 @@ def test_a_message_that_nobody_reads_frees_its_memory(strategy: str) -> None:
 
 def test_a_tensor_of_a_message_that_takes_the_pickler_is_not_moved_before() -> None:
     sent = torch.ones(1000)
-    assert native.plain_pickle((sent, {1, 2})) is None
+    assert backend.plain_pickle((sent, {1, 2})) is None
     assert not sent.is_shared()
 
 
 def test_arrays_beside_a_part_of_a_storage_are_not_copied_twice() -> None:
-    before = native.copied_bytes(0)
-    assert native.plain_pickle((np.ones(100_000), torch.arange(12.0)[:4])) is None
-    assert native.copied_bytes(0) == before
+    before = backend.copied_bytes(0)
+    assert backend.plain_pickle((np.ones(100_000), torch.arange(12.0)[:4])) is None
+    assert backend.copied_bytes(0) == before
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -185,7 +185,7 @@ def while_it_is_moved() -> Iterator[Callable[[Callable[[], object]], None]]:
 def test_a_list_that_changes_while_it_is_written_arrives_as_it_was(strategy: str, while_it_is_moved: Any) -> None:
     sent = [torch.ones(3), mp.shared.full(4, 2.0), np.full(9000, 3.0), {"x": np.arange(5)}]
     while_it_is_moved(lambda: (sent[3].clear(), sent.clear())[1])
-    got = native.loads(native.plain_pickle(sent))
+    got = backend.loads(backend.plain_pickle(sent))
     assert [got[0].tolist(), got[1].tolist(), got[2].sum(), got[3]["x"].tolist()] == [
         [1.0] * 3,
         [2.0] * 4,
@@ -213,11 +213,11 @@ def test_an_array_that_changes_while_it_is_written_is_sent_whole(
             array.shape = (2, 3)
 
     while_it_is_moved(changes)
-    data = native.plain_pickle([torch.ones(3), array, private])
+    data = backend.plain_pickle([torch.ones(3), array, private])
     if data is None:  # the pickler sends it as it is now
         assert change in ("moved", "resized")
         data = ForkingPickler.dumps([array, private])
-    got = native.loads(bytes(data))
+    got = backend.loads(bytes(data))
     np.testing.assert_array_equal(got[-2], array)
     np.testing.assert_array_equal(got[-1], private)
     del got

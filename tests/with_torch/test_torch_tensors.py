@@ -11,7 +11,7 @@ from support import tasks
 from support.carriers import Carrier
 
 import mp_all as mp
-from mp_core.block import block_at
+from mp_core.memory.block import block_at
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 

@@ -13,7 +13,7 @@ import pytest
 from support.scripts import succeeded
 from support.waiting import until
 
-from mp_core.control_groups import quota
+from mp_core.system.control_groups import quota
 
 from .conftest import HERE, Run
 

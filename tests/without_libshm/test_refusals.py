@@ -156,11 +156,12 @@ def test_an_invalid_switch_is_an_error(tmp_path: Path) -> None:
 def test_the_resource_tracker_is_left_alone_on_macos_alone(
     monkeypatch: pytest.MonkeyPatch, system: str, python: tuple[int, ...], left_alone: bool
 ) -> None:
-    from mp_core import _resource_tracker, machine
+    from mp_core.children import resource_tracker
+    from mp_core.system import machine
 
     monkeypatch.setattr(machine, "system", lambda: system)
     monkeypatch.setattr(machine, "python_version", lambda: python)
-    assert _resource_tracker.is_left_alone() is left_alone
+    assert resource_tracker.is_left_alone() is left_alone
 
 
 TRACKER = """
@@ -168,7 +169,7 @@ TRACKER = """
     import sys
     from multiprocessing import resource_tracker
     import mp_core
-    from mp_core import machine
+    from mp_core.system import machine
 
     machine.python_version = lambda: (3, 12, 2)
     waited = lambda tracker: print("waits for the tracker", flush=True)

@@ -15,7 +15,7 @@ from support.scripts import succeeded
 from support.sharing_programs import MOVED, OUTLIVES, REFUSED, SHARED
 from support.waiting import until
 
-from mp_core import native
+from mp_core.sharing import backend
 
 from .conftest import HERE, Run
 
@@ -42,7 +42,7 @@ def test_a_message_outlives_its_sender(run: Run, platform: str, method: str) -> 
 LOST = """
     import numpy as np
     import mp_all as mp
-    from mp_core.portable import references
+    from mp_core.sharing.portable import references
 
     def sender(pipe):
         references.EXIT_WAIT_S = 0.2
@@ -105,7 +105,7 @@ MANY = """
 
 @pytest.mark.timeout(300)
 def test_many_messages_use_no_more_memory_than_a_few(run: Run, platform: str) -> None:
-    count = 5_000 if native.LIBSHM or not platform.startswith("Linux") else 100_000  # a minute; in its own session
+    count = 5_000 if backend.LIBSHM or not platform.startswith("Linux") else 100_000  # a minute; in its own session
     assert succeeded(run(MANY, str(count), timeout=240)) == "True 0\n"
 
 
@@ -116,7 +116,7 @@ KILLED = """
     import threading
     import numpy as np
     import mp_all as mp
-    from mp_core.portable import segment
+    from mp_core.sharing.portable import segment
 
     def dies():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -285,7 +285,7 @@ FULL = """
     import warnings
     import numpy as np
     import mp_all as mp
-    from mp_core import machine
+    from mp_core.system import machine
 
     def refuse(fd, nbytes):
         raise OSError(28, "No space left on device")
@@ -442,7 +442,7 @@ PREEMPTED = """
     import time
     import numpy as np
     import mp_all as mp
-    from mp_core.portable.segment import Segment
+    from mp_core.sharing.portable.segment import Segment
 
     COUNT = 1000
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
-from mp_core import machine, portable
-from mp_core.settings import parse_bytes
+from mp_core.sharing import portable
+from mp_core.system import machine
+from mp_core.system.settings import parse_bytes
 from mp_reductions import _uncompiled
 
 from .conftest import HERE
@@ -30,14 +31,14 @@ LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_hand
 
 @needs_libshm
 def test_the_substitute_has_the_functions_of_libshm() -> None:
-    from mp_core import _compiled, _library
+    from mp_core.sharing import compiled, library
     from mp_cuda import _native as mp_cuda_native
     from mp_cuda import _uncompiled as mp_cuda_uncompiled
     from mp_reductions import _native
     from mp_torch import _native as mp_torch_native
     from mp_torch import _uncompiled as mp_torch_uncompiled
 
-    assert set(portable.__all__) == {*_compiled.__all__, *_library.__all__} - CFFI - LOCKS
+    assert set(portable.__all__) == {*compiled.__all__, *library.__all__} - CFFI - LOCKS
     here = {name for name in vars(_native) if not name.startswith("_")}
     assert here - set(_uncompiled.__all__) == {
         "rebuild_from_block",
@@ -48,8 +49,8 @@ def test_the_substitute_has_the_functions_of_libshm() -> None:
     assert set(_uncompiled.__all__) - here == {"reduce_small"}
     assert set(mp_cuda_uncompiled.__all__) == {name for name in vars(mp_cuda_native) if not name.startswith("_")}
     assert set(mp_torch_uncompiled.__all__) == {name for name in vars(mp_torch_native) if not name.startswith("_")}
-    assert portable.counters().keys() == _library.counters().keys()
-    assert portable.library_name() == _compiled.library_name()
+    assert portable.counters().keys() == library.counters().keys()
+    assert portable.library_name() == compiled.library_name()
 
 
 SIZES = [
@@ -81,7 +82,7 @@ def in_python(text: str) -> int | None:
 
 
 def in_c(text: str) -> int | None:
-    from mp_core._library import ffi, lib
+    from mp_core.sharing.library import ffi, lib
 
     nbytes = ffi.new("uint64_t *")
     refused = lib.mpshm_parse_bytes(text.encode("utf-8", "surrogateescape"), nbytes) < 0

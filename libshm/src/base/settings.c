@@ -1,7 +1,7 @@
 /* Settings in the environment: every variable that libshm reads is read here.
  *
  * Each is read when its value is needed: a program may set it before its first use of shared
- * memory. The Python packages read theirs in `mp_core/settings.py`. */
+ * memory. The Python packages read theirs in `mp_core/system/settings.py`. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -115,7 +115,11 @@ def _send_tensors() -> None:
 
 
 def _is_on(variable: str) -> bool:
-    """Do as `mp_core.settings.is_on`, without an import; a wrong value ends Python, which would ignore an exception."""
+    """
+    Do as `mp_core.system.settings.is_on`, without an import.
+
+    A wrong value ends Python, which would ignore an exception.
+    """
     text = os.environ.get(variable, "").lower()
     if text in ("", "0", "false", "no", "off"):
         return False

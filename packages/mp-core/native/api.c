@@ -1,4 +1,4 @@
-/* The capsule mp_core.native.c_api: the table of C functions described in mp_core.h. */
+/* The capsule mp_core.sharing.backend.c_api: the table of C functions described in mp_core.h. */
 #include "native.h"
 #include "timeline.h"
 

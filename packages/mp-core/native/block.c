@@ -15,7 +15,7 @@
 typedef mp_buffer Buffer;
 
 PyObject *mp_block_type;
-int mp_strategy = MPSHM_FILE_DESCRIPTOR; /* until mp_core.strategy sets another */
+int mp_strategy = MPSHM_FILE_DESCRIPTOR; /* until mp_core.sharing.strategy sets another */
 
 PyObject *mp_wrap(PyObject *type, mpshm_block *block)
 {
@@ -66,7 +66,7 @@ static PyObject *refuse_empty(void)
 
 /* ---- pickling ---- */
 
-/* setup(block_type): the class of received blocks, once mp_core.block has been imported */
+/* setup(block_type): the class of received blocks, once mp_core.memory.block has been imported */
 PyObject *mp_py_setup(PyObject *module, PyObject *type)
 {
     (void)module;
@@ -343,7 +343,7 @@ int mp_add_buffer_type(PyObject *module)
     int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Buffer", type);
 
     if (rc == 0)
-        mp_block_type = Py_NewRef(type); /* until mp_core.block sets its subclass */
+        mp_block_type = Py_NewRef(type); /* until mp_core.memory.block sets its subclass */
     Py_XDECREF(type);
     return rc;
 }

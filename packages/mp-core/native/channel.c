@@ -10,7 +10,7 @@ static PyObject *standard_type, *finds_out, *is_finalizing;
 
 PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument)
 {
-    /* Looked up each time: `_connections` extends these methods, and so may a program. */
+    /* Looked up each time: `connections` extends these methods, and so may a program. */
     PyObject *method = PyObject_GetAttrString(standard_type, name);
     PyObject *result =
         method == NULL ? NULL : PyObject_CallFunctionObjArgs(method, op, argument, NULL);

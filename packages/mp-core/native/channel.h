@@ -118,6 +118,8 @@ int mp_late_pair(Channel *first, Channel *second, int duplex);
 int mp_has_ring(Channel *self);
 /* Before a connection is closed: if it has no ring yet, neither end ever gets one. */
 void mp_late_leave(Channel *self);
+/* Count the two ends of a channel that could not get a ring. */
+void mp_count_refused_ring(void);
 
 /* ---- kept.c ---- */
 

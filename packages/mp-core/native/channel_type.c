@@ -253,13 +253,16 @@ PyObject *mp_py_make_channel(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "Opp:make_channel", &type, &duplex, &late))
         return NULL;
     rc = late ? 0 : mpshm_channel_create(duplex, ends);
-    if (rc < 0)
+    if (rc < 0) {
+        mp_count_refused_ring();
         return PyLong_FromLong(rc);
+    }
     rc = duplex ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) : pipe2(fds, O_CLOEXEC);
     if (rc < 0) {
         rc = -errno;
         for (int side = 0; side < 2 && !late; side++)
             mpshm_channel_close(ends[side]);
+        mp_count_refused_ring();
         return PyLong_FromLong(rc);
     }
     /* End 0 writes, and so does the second descriptor of a pipe. */

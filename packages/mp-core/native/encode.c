@@ -4,6 +4,7 @@
  *   atoms (numbers, text, None, ...)               written here
  *   functions, classes                             their names are written by names.c
  *   plain objects                                  class and __dict__, see objects.c
+ *   times, decimals, paths, enums, named tuples    what their reduction calls, see objects.c
  *   objects that a number or text makes            a call of their class, as of NumPy's scalars
  *   tuples, lists and dicts of them                written here, also if one occurs twice
  *   arrays and large bytes in these                written by their codecs
@@ -315,13 +316,18 @@ static int look_at_name(mp_survey *s, PyObject *object, uint32_t at)
     return memoize(s, at);
 }
 
-static int look_at_class_of(mp_survey *s, PyObject *object)
+/* The same, or its number if it was written before. */
+static int look_at_known_name(mp_survey *s, PyObject *object)
 {
     uint32_t at;
-    PyObject *kind = (PyObject *)Py_TYPE(object);
-    int rc = mp_plan_object(&s->plan, kind, &at);
+    int rc = mp_plan_object(&s->plan, object, &at);
 
-    return rc == 1 ? look_at_name(s, kind, at) : rc == 0 ? put_repeated(s, at) : rc;
+    return rc == 1 ? look_at_name(s, object, at) : rc == 0 ? put_repeated(s, at) : rc;
+}
+
+static int look_at_class_of(mp_survey *s, PyObject *object)
+{
+    return look_at_known_name(s, (PyObject *)Py_TYPE(object));
 }
 
 /* class, atom, TUPLE1, REDUCE */
@@ -346,14 +352,13 @@ static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*atom_of)(PyO
 /* class, EMPTY_TUPLE, NEWOBJ, MEMOIZE, dict, BUILD */
 static int look_at_plain(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
-    int rc = depth == 0 ? 0 : Py_TYPE(object) == s->plain ? 1 : mp_is_plain(object);
-    PyObject *state = rc == 1 ? mp_state_of(object) : NULL;
+    PyObject *state = mp_state_of(object);
 
     if (state == NULL)
         return PyErr_Occurred() ? -1 : 0;
     s->plain = Py_TYPE(object);
     s->free_objects += FOR_EACH_ENTRY + 2 * (uint32_t)PyDict_Size(state);
-    rc = look_at_class_of(s, object);
+    int rc = look_at_class_of(s, object);
     if (rc == 1)
         rc = put(&s->plan.bytes, ")\x81", 2);
     if (rc == 1)
@@ -367,13 +372,41 @@ static int look_at_plain(mp_survey *s, PyObject *object, uint32_t at, int depth)
     return rc;
 }
 
+/* class or function, arguments, REDUCE or NEWOBJ */
+static int look_at_reduced(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    int rc = Py_TYPE(object) == s->reduced ? 1 : mp_is_reduced(object), makes_new = 0;
+    PyObject *reduction = rc == 1 ? mp_reduction_of(object, &makes_new) : NULL;
+
+    if (reduction == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    s->reduced = Py_TYPE(object);
+    s->free_objects += FOR_EACH_ENTRY;
+    PyObject *function = PyTuple_GetItem(reduction, 0);
+    rc = mp_has_name(function) || PyType_Check(function) ? look_at_known_name(s, function) : 0;
+    if (rc == 1)
+        rc = look_at(s, PyTuple_GetItem(reduction, 1), depth);
+    if (rc == 1)
+        rc = put_opcode(&s->plan.bytes, makes_new ? '\x81' : 'R');
+    Py_DECREF(reduction);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
 /* An object that is no container, text, or object of a codec. */
 static int look_at_other(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
     if (mp_has_name(object))
         return look_at_name(s, object, at);
     PyObject *(*atom_of)(PyObject *) = mp_constructor_of(object);
-    return atom_of ? look_at_call(s, object, atom_of, at) : look_at_plain(s, object, at, depth);
+    if (atom_of != NULL)
+        return look_at_call(s, object, atom_of, at);
+    PyTypeObject *kind = Py_TYPE(object);
+    int is_plain = depth == 0 || kind == s->reduced ? 0
+                   : kind == s->plain               ? 1
+                                                    : mp_is_plain(object);
+    return is_plain == 1                ? look_at_plain(s, object, at, depth)
+           : is_plain == 0 && depth > 0 ? look_at_reduced(s, object, at, depth)
+                                        : is_plain;
 }
 
 static int look_at(mp_survey *s, PyObject *object, int depth)
@@ -417,7 +450,7 @@ void mp_begin_survey(mp_survey *s, int may_share)
     s->pack_room = 0;
     s->objects = 0;
     s->current = NULL;
-    s->plain = NULL;
+    s->plain = s->reduced = NULL;
     s->is_standard = UNKNOWN;
     s->free_objects = 0;
     s->has_names = 0;

@@ -1,5 +1,5 @@
 /* Messages that a thread has taken for the next receiver in this process: channel.c takes them, and
- * mp_core/coroutines.py says why. */
+ * mp_core/channels/coroutines.py says why. */
 #include <unistd.h>
 
 #include "channel.h"

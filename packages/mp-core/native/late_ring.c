@@ -41,6 +41,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct late_pair *pairs;
 static _Atomic uint64_t refused; /* ends whose ring could not be made */
 
+void mp_count_refused_ring(void)
+{
+    atomic_fetch_add(&refused, 2);
+}
+
 /* Under the lock: the pair is no more, and each end is what the caller has made of it. */
 static void dissolve(struct late_pair *pair)
 {
@@ -58,7 +63,7 @@ static void make_ring(struct late_pair *pair)
     mpshm_channel *ends[2] = {NULL, NULL};
 
     if (mpshm_channel_create(pair->duplex, ends) < 0)
-        atomic_fetch_add(&refused, 2);
+        mp_count_refused_ring();
     for (int side = 0; side < 2; side++)
         pair->end[side]->end = ends[side];
     dissolve(pair);
@@ -124,7 +129,7 @@ void mp_late_leave(Channel *self)
     pthread_mutex_unlock(&lock);
 }
 
-/* channels_refused() -> how many ends could not get their ring when it was needed */
+/* channels_refused() -> how many ends could not get a ring */
 PyObject *mp_py_channels_refused(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;

@@ -15,7 +15,7 @@
 
 #include "mpshm.h"
 
-#define MP_CORE_API "mp_core.native.c_api"
+#define MP_CORE_API "mp_core.sharing.backend.c_api"
 enum { MP_CORE_API_VERSION = 13 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */

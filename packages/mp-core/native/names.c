@@ -109,7 +109,7 @@ static int main_can_be_imported(void)
     if (names == main_dict && file == main_file && spec == main_spec)
         return 1;
     if (can_be_imported == NULL)
-        can_be_imported = mp_imported("mp_core.main_module", "main_can_be_imported");
+        can_be_imported = mp_imported("mp_core.children.main_module", "main_can_be_imported");
     Py_INCREF(file);
     Py_XINCREF(spec);
     PyObject *answer = can_be_imported ? PyObject_CallNoArgs(can_be_imported) : NULL;
@@ -134,7 +134,7 @@ static int is_in_each_main(PyObject *thing)
     static PyObject *function;
 
     if (function == NULL)
-        function = mp_imported("mp_core.main_module", "is_in_each_main");
+        function = mp_imported("mp_core.children.main_module", "is_in_each_main");
     PyObject *answer = function ? PyObject_CallFunctionObjArgs(function, thing, NULL) : NULL;
     int is = answer == NULL ? -1 : answer == Py_True;
     Py_XDECREF(answer);
@@ -161,7 +161,8 @@ static int is_of_a_file(PyObject *function)
 static int is_known(PyObject *attribute)
 {
     static const char *const modules[] = {"multiprocessing.reduction", "_pickle",
-                                          "mp_core._install", "mp_core.pickling", "mp_core._block"};
+                                          "mp_core.installation.install",
+                                          "mp_core.messages.pickling", "mp_core._block"};
     PyObject *function = PyObject_GetAttr(attribute, function_name); /* of a class method */
     int is = 0;
 

@@ -248,6 +248,11 @@ int mp_setup_objects(PyObject *module);
 int mp_is_plain(PyObject *object);
 /* Return the __dict__ of a plain object; NULL, without an exception for one that needs a pickler. */
 PyObject *mp_state_of(PyObject *object);
+/* 1 for a reduced object, see objects.c; -1 with an exception. */
+int mp_is_reduced(PyObject *object);
+/* Return (class or function, its arguments), which __new__ gets if it `makes_new`; NULL, without an
+ * exception for one that needs a pickler. */
+PyObject *mp_reduction_of(PyObject *object, int *makes_new);
 /* Make an object of the class; NULL, perhaps without an exception. */
 PyObject *mp_new_object(PyObject *kind, PyObject *args);
 /* Give it that state: 1; 0 for a state that an unpickler may know; -1 with an exception. `usual` is
@@ -273,7 +278,8 @@ typedef struct {
     uint32_t objects,
         free_objects;        /* the number so far; how many more there may be for plain ones */
     const mp_codec *current; /* the last one of which the reducer is the one it stands for */
-    PyTypeObject *plain;     /* the class of the plain object that was seen last */
+    PyTypeObject *plain;     /* the class of the plain object that was seen last, */
+    PyTypeObject *reduced;   /* and of the reduced one */
     int is_standard;         /* the pickler, or -1 as long as nobody has asked */
     int has_names;           /* written so far */
 } mp_survey;

@@ -1,11 +1,15 @@
-/* Plain objects: written and made as pickle does by default, without a pickler.
+/* Plain and reduced objects: written and made as pickle does, without a pickler.
  *
- *   class, by its name | EMPTY_TUPLE NEWOBJ MEMOIZE | its __dict__ | BUILD
+ *   plain     class, by its name | EMPTY_TUPLE NEWOBJ MEMOIZE | its __dict__ | BUILD
+ *   reduced   class or function, by its name | arguments | REDUCE or NEWOBJ | MEMOIZE
  *
  * An object is plain if a pickler would write it so: its class has no reducer (reducers.py has found
  * none), defines nothing that pickle asks for, and has no memory of its own, as those of C do. The
  * last is found out by one call of __reduce_ex__ for each class; the others, which a program may
- * change at any time, in each message. */
+ * change at any time, in each message.
+ *
+ * An object is reduced if the function that a pickler calls for it is of the standard library, and
+ * runs no code of the program: times, decimals, paths, members of an Enum, named tuples. */
 #include "native.h"
 
 enum { ASKED = 8, ASKED_TO_LOAD = 3 };
@@ -13,6 +17,8 @@ enum { ASKED = 8, ASKED_TO_LOAD = 3 };
 /* What pickle asks a class or object for; and what an unpickler does, see mp_set_state. */
 static PyObject *asked[ASKED], *asked_to_load[ASKED_TO_LOAD], *setstate;
 static PyObject *mro_name, *dict_name, *is_plain_name, *make_new, *slot_names;
+/* Where a function is from; the functions of object; the protocol. */
+static PyObject *class_of_name, *module_name, *of_object[5], *protocol;
 
 int mp_setup_objects(PyObject *module)
 {
@@ -26,6 +32,15 @@ int mp_setup_objects(PyObject *module)
             return -1;
     if (mp_intern(&setstate, "__setstate__") < 0 || mp_intern(&dict_name, "__dict__") < 0 ||
         mp_intern(&is_plain_name, "is_plain") < 0 || mp_intern(&mro_name, "__mro__") < 0)
+        return -1;
+    if (mp_intern(&class_of_name, "__objclass__") < 0 || mp_intern(&module_name, "__module__") < 0)
+        return -1;
+    for (int i = 0; i < 5; i++) { /* those that it has */
+        of_object[i] = PyObject_GetAttr((PyObject *)&PyBaseObject_Type, asked[i]);
+        if (of_object[i] == NULL)
+            PyErr_Clear();
+    }
+    if (protocol == NULL && (protocol = PyLong_FromLong(4)) == NULL)
         return -1;
     asked_to_load[0] = setstate;
     asked_to_load[1] = asked[5];
@@ -153,6 +168,97 @@ PyObject *mp_state_of(PyObject *object)
              PyUnicode_ReadChar(key, 1) == '_'))
             Py_CLEAR(state);
     return state;
+}
+
+/* The module of a function, or of the class that a method in C is of; NULL without an exception. */
+static PyObject *module_of(PyObject *function)
+{
+    PyObject *of = PyObject_GetAttr(function, class_of_name);
+
+    if (of == NULL)
+        PyErr_Clear();
+    PyObject *module = PyObject_GetAttr(of != NULL ? of : function, module_name);
+    if (module == NULL)
+        PyErr_Clear();
+    Py_XDECREF(of);
+    return module;
+}
+
+/* 1 if the name of a module is one of these. */
+static int is_one(PyObject *module, const char *const *names)
+{
+    for (; module != NULL && PyUnicode_Check(module) && *names != NULL; names++)
+        if (PyUnicode_CompareWithASCIIString(module, *names) == 0)
+            return 1;
+    return 0;
+}
+
+/* The function that decides what a pickle of an object of that class has: the first of what it may
+ * define, as far as that is not object's own. NULL, perhaps with an exception. */
+static PyObject *deciding(PyObject *kind)
+{
+    for (int i = 0; i < 5; i++) {
+        PyObject *found = PyObject_GetAttr(kind, asked[i]);
+        if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Clear();
+        if (PyErr_Occurred())
+            return NULL;
+        if (found != of_object[i])
+            return found;
+        Py_XDECREF(found);
+    }
+    return NULL;
+}
+
+int mp_is_reduced(PyObject *object)
+{
+    /* Of the classes of these modules, and of all classes that inherit from those. */
+    static const char *const own[] = {"datetime", "decimal",        "_decimal",  "_pydecimal",
+                                      "pathlib",  "pathlib._local", "fractions", NULL},
+                             *const inherited[] = {"enum", "collections", NULL};
+    PyTypeObject *kind = Py_TYPE(object);
+    PyObject *known = mp_without_reducer((PyObject *)kind);
+    int has = known == NULL ? 1 : mp_has_reducer(kind);
+
+    Py_XDECREF(known);
+    if (has == 0)
+        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
+    PyObject *function = has == 0 ? deciding((PyObject *)kind) : NULL;
+    if (function == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *module = module_of(function), *home = module_of((PyObject *)kind);
+    int is = is_one(module, inherited) || (is_one(module, own) && is_one(home, own));
+    Py_XDECREF(home);
+    Py_XDECREF(module);
+    Py_DECREF(function);
+    return is;
+}
+
+PyObject *mp_reduction_of(PyObject *object, int *makes_new)
+{
+    PyObject *reduction = PyObject_CallMethodObjArgs(object, asked[0], protocol, NULL);
+
+    if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); /* a pickler says what is wrong */
+    if (reduction == NULL)
+        return NULL;
+    int is = PyTuple_CheckExact(reduction) && PyTuple_Size(reduction) >= 2 &&
+             PyTuple_CheckExact(PyTuple_GetItem(reduction, 1));
+    for (Py_ssize_t i = 2; is && i < PyTuple_Size(reduction); i++)
+        is = is_none(reduction, i);
+    if (!is || import_copyreg() < 0)
+        Py_CLEAR(reduction);
+    *makes_new = reduction != NULL && PyTuple_GetItem(reduction, 0) == make_new;
+    if (!*makes_new)
+        return reduction;
+    /* copyreg.__newobj__ has the class among the arguments. */
+    PyObject *args = PyTuple_GetItem(reduction, 1);
+    PyObject *rest = PyTuple_GetSlice(args, 1, PyTuple_Size(args));
+    PyObject *pair =
+        rest && PyTuple_Size(args) > 0 ? PyTuple_Pack(2, PyTuple_GetItem(args, 0), rest) : NULL;
+    Py_XDECREF(rest);
+    Py_DECREF(reduction);
+    return pair;
 }
 
 /* ---- reading ---- */

@@ -203,13 +203,13 @@ int mp_receive(const char *handle, size_t nbytes, mpshm_block *block)
     return rc;
 }
 
-/* The first block of a process may come in a message: then mp_core.block, which sets the class of
- * blocks and the functions for errors, has not been imported yet. */
+/* The first block of a process may come in a message: then mp_core.memory.block, which sets the
+ * class of blocks and the functions for errors, has not been imported yet. */
 static int set_up(void)
 {
     if (on_refusal != NULL)
         return 0;
-    PyObject *module = PyImport_ImportModule("mp_core.block");
+    PyObject *module = PyImport_ImportModule("mp_core.memory.block");
     Py_XDECREF(module);
     return module == NULL ? -1 : 0;
 }

@@ -1,9 +1,9 @@
 /* The messages that are still in a ring when no process can read them any more, because the last
  * reading end is closed, or its process was killed.
  *
- * mp_core/_unread.py does the same for ordinary pipes; its Note [The last reading end] says what a
- * death at each step leaves. Here the kernel counts the reading ends of the channel's pipe, and the
- * messages are in the ring, which this process maps until the end is released:
+ * mp_core/channels/unread.py does the same for ordinary pipes; its Note [The last reading end] says
+ * what a death at each step leaves. Here the kernel counts the reading ends of the channel's pipe,
+ * and the messages are in the ring, which this process maps until the end is released:
  *
  *    open a writing end, W           through /proc/self/fd
  *    close the reading end

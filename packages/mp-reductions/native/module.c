@@ -6,7 +6,7 @@
  *
  *     NumPy    PyArray_API            compiled with its headers for NumPy 1.25, so one build works
  *                                     with 1.26 and every 2.x
- *     mp-core  mp_core.native.c_api  exactly the version of mp_core.h
+ *     mp-core  mp_core.sharing.backend.c_api  exactly the version of mp_core.h
  */
 #define MP_LOADS_NUMPY
 #include "native.h"

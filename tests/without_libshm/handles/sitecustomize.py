@@ -9,7 +9,7 @@ import fcntl
 import os
 from multiprocessing import resource_tracker, shared_memory
 
-from mp_core.machine import linux, win32
+from mp_core.system.machine import linux, win32
 
 linux.dies_with_last_handle = win32.dies_with_last_handle
 linux.mapping_of, linux.SpareDescriptors = win32.mapping_of, win32.SpareDescriptors

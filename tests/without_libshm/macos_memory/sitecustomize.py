@@ -6,7 +6,7 @@ That is names of more than 31 bytes, a second ftruncate, and sizes that are no m
 import os
 from multiprocessing import shared_memory
 
-from mp_core.machine import darwin, linux
+from mp_core.system.machine import darwin, linux
 
 linux.whole_pages = darwin.whole_pages
 

@@ -23,11 +23,11 @@ if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which star
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:  # before multiprocessing's: to mypy the first declaration of a name counts
-    from mp_core.coroutine_types import JoinableQueue as JoinableQueue
-    from mp_core.coroutine_types import Pipe as Pipe
-    from mp_core.coroutine_types import Process as Process
-    from mp_core.coroutine_types import Queue as Queue
-    from mp_core.coroutine_types import SimpleQueue as SimpleQueue
+    from mp_core.channels.coroutine_types import JoinableQueue as JoinableQueue
+    from mp_core.channels.coroutine_types import Pipe as Pipe
+    from mp_core.channels.coroutine_types import Process as Process
+    from mp_core.channels.coroutine_types import Queue as Queue
+    from mp_core.channels.coroutine_types import SimpleQueue as SimpleQueue
     from mp_pool.contexts import get_context as get_context
     from mp_pool.pool import Pool as Pool
 
@@ -35,11 +35,11 @@ import multiprocessing as _multiprocessing
 from multiprocessing import *  # type: ignore[assignment, no-redef]  # noqa: F403
 
 from mp_core import __version__ as __version__
-from mp_core import imports as _imports
-from mp_core import lock_contexts as _lock_contexts
-from mp_core import machine as _machine
-from mp_core import packages as _packages
-from mp_core import settings as _settings
+from mp_core.installation import lock_contexts as _lock_contexts
+from mp_core.system import imports as _imports
+from mp_core.system import machine as _machine
+from mp_core.system import packages as _packages
+from mp_core.system import settings as _settings
 
 if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright the last declaration counts
     import mp_cuda
@@ -50,11 +50,11 @@ if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright t
     from mp_all._timeline import timeline as timeline
     from mp_all._torch import torch_install as torch_install
     from mp_core import *  # type: ignore[assignment, no-redef]  # noqa: F403
-    from mp_core.coroutine_types import JoinableQueue as JoinableQueue
-    from mp_core.coroutine_types import Pipe as Pipe
-    from mp_core.coroutine_types import Process as Process
-    from mp_core.coroutine_types import Queue as Queue
-    from mp_core.coroutine_types import SimpleQueue as SimpleQueue
+    from mp_core.channels.coroutine_types import JoinableQueue as JoinableQueue
+    from mp_core.channels.coroutine_types import Pipe as Pipe
+    from mp_core.channels.coroutine_types import Process as Process
+    from mp_core.channels.coroutine_types import Queue as Queue
+    from mp_core.channels.coroutine_types import SimpleQueue as SimpleQueue
     from mp_pool import *  # noqa: F403
     from mp_pool.contexts import get_context as get_context
     from mp_pool.pool import Pool as Pool
@@ -101,12 +101,12 @@ if not TYPE_CHECKING:  # to a type checker all imported names above are public; 
         globals().pop(_name, None)  # those of multiprocessing, from the `import *` above
 
     if _settings.channels_enabled() and _machine.has_libshm():
-        from mp_core import contexts as _contexts
+        from mp_core.installation import contexts as _contexts
 
         # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
         globals().update((_name, _contexts.function(_name)) for _name in _contexts.NAMES)
     else:
-        from mp_core import queue_functions as _queues
+        from mp_core.installation import queue_functions as _queues
 
         globals().update((_name, _queues.QueueFunction(_queues.standard_context, _name)) for _name in _queues.NAMES)
 

@@ -13,7 +13,7 @@ import mp_all
 from mp_all import _sessions
 from mp_all._limits import limits, size
 from mp_all._stat import health
-from mp_core import machine, settings
+from mp_core.system import machine, settings
 
 __all__ = ["main"]
 

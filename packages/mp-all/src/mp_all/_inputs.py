@@ -1,7 +1,7 @@
 """Inputs: private arrays that several tasks read, in memory once, and writable in each task.
 
 The array is copied once, into a file in memory, and each task maps that: see Note [Private mappings] in
-`mp_core.mapped_buffers`. A read-only array is mapped read-only.
+`mp_core.memory.mapped_buffers`. A read-only array is mapped read-only.
 
 - An array is read at its first task of a call: to change it before the call ends is a race, as with any executor.
 - Each task keeps its inputs until its result has come. So the caller may drop the array, and the cache is short.
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core.mapped_buffers import MappedBuffer, can_open, map_privately
+from mp_core.memory.mapped_buffers import MappedBuffer, can_open, map_privately
 from mp_reductions import is_shared
 
 __all__ = ["Inputs", "map_input"]

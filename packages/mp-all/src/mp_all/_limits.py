@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mp_core.control_groups import OWN, ROOT, control_groups, read
-from mp_core.settings import runtime_folder, runtime_root
+from mp_core.system.control_groups import OWN, ROOT, control_groups, read
+from mp_core.system.settings import runtime_folder, runtime_root
 
 __all__ = ["cgroup_limits", "limits", "size"]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from mp_all._report import report_of_others
 
@@ -70,26 +68,6 @@ class Collector:
         yield gauge
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    """A connection that says nothing holds up no other."""
-
-    daemon_threads = True
-
-
-class _Quiet(WSGIRequestHandler):
-    timeout = 10.0  # seconds of silence after which a connection is closed
-
-    def handle(self) -> None:
-        """Answer one request."""
-        try:
-            super().handle()
-        except (TimeoutError, ConnectionError):
-            pass
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing for a scrape."""
-
-
 def serve(at: str) -> int:
     """Serve the numbers at *at*, ``PORT`` or ``HOST:PORT``, until Ctrl-C; returns the exit code."""
     host, _, port = at.rpartition(":")
@@ -97,7 +75,7 @@ def serve(at: str) -> int:
         print(f"--prometheus takes PORT or HOST:PORT, not {at!r}", file=sys.stderr)
         return 2
     try:
-        from prometheus_client import CollectorRegistry, make_wsgi_app
+        from prometheus_client import CollectorRegistry, start_http_server
         from prometheus_client.core import GaugeMetricFamily
     except ImportError:
         print(MISSING, file=sys.stderr)
@@ -105,14 +83,13 @@ def serve(at: str) -> int:
     registry = CollectorRegistry()
     registry.register(Collector(GaugeMetricFamily))
     try:
-        server = make_server(host or "127.0.0.1", int(port), make_wsgi_app(registry), _Server, _Quiet)
+        server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
     except OSError as error:
         print(f"cannot listen at {at}: {error.strerror or error}", file=sys.stderr)
         return 1
-    with server:
-        print(f"http://{host or '127.0.0.1'}:{server.server_port}/metrics", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
+    print(f"http://{host or '127.0.0.1'}:{server.server_port}/metrics", flush=True)
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        server.shutdown()
     return 0

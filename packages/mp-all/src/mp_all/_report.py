@@ -8,7 +8,9 @@ import sys
 import time
 from typing import Any
 
-from mp_core import channel_list, imports, process_list
+from mp_core.channels import channel_list
+from mp_core.memory import process_list
+from mp_core.system import imports
 
 __all__ = ["memory_report", "report_of_others"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mp_all._limits import size
-from mp_core.control_groups import read
-from mp_core.settings import runtime_folder
+from mp_core.system.control_groups import read
+from mp_core.system.settings import runtime_folder
 
 __all__ = ["Manager", "NamedArray", "Session", "command_of", "leftover_names", "managers", "named_arrays", "sessions"]
 

@@ -10,7 +10,7 @@ import mp_all
 from mp_all import _sessions
 from mp_all._limits import size
 from mp_all._report import report_of_others
-from mp_core import machine
+from mp_core.system import machine
 
 __all__ = ["health", "main", "stat"]
 

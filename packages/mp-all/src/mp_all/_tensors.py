@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mp_core import packages, reducers, strategy
-from mp_core.block import Block, block_at
-from mp_core.native import by_value
+from mp_core.memory.block import Block, block_at
+from mp_core.sharing import strategy
+from mp_core.sharing.backend import by_value
+from mp_core.system import packages, reducers
 
 __all__ = ["init_reductions", "rebuild_tensor"]
 

@@ -22,10 +22,10 @@ import importlib as _importlib
 import multiprocessing as _multiprocessing
 from multiprocessing import *  # noqa: F403
 
-from mp_core import imports as _imports
-from mp_core import settings as _settings
-from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
+from mp_core.installation.install import install as install
+from mp_core.system import imports as _imports
+from mp_core.system import settings as _settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
     from multiprocessing import synchronize as synchronize
 
     # The locks are not here: to a type checker they are those of multiprocessing, whose interface they have.
-    from mp_core._channel_queues import set_strict_put as set_strict_put
-    from mp_core.block import Block as Block
-    from mp_core.by_value import get_sharing as get_sharing
-    from mp_core.by_value import set_sharing as set_sharing
-    from mp_core.errors import OwnerDiedWarning as OwnerDiedWarning
-    from mp_core.errors import ReceiveError as ReceiveError
-    from mp_core.errors import RepeatedCopyWarning as RepeatedCopyWarning
-    from mp_core.errors import SharedMemoryWarning as SharedMemoryWarning
-    from mp_core.lease import Lease as Lease
-    from mp_core.lease import LeaseReference as LeaseReference
-    from mp_core.lease import collect_leases as collect_leases
-    from mp_core.lease import receive_lease as receive_lease
-    from mp_core.message_timeout import get_message_timeout as get_message_timeout
-    from mp_core.message_timeout import set_message_timeout as set_message_timeout
-    from mp_core.process_control import get_thread_name as get_thread_name
-    from mp_core.process_control import set_parent_death_signal as set_parent_death_signal
-    from mp_core.process_control import set_thread_name as set_thread_name
-    from mp_core.stats import Segment as Segment
-    from mp_core.stats import empty_cache as empty_cache
-    from mp_core.stats import list_segments as list_segments
-    from mp_core.stats import memory_stats as memory_stats
-    from mp_core.strategy import get_all_sharing_strategies as get_all_sharing_strategies
-    from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
-    from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
+    from mp_core.channels.channel_queues import set_strict_put as set_strict_put
+    from mp_core.memory.block import Block as Block
+    from mp_core.memory.lease import Lease as Lease
+    from mp_core.memory.lease import LeaseReference as LeaseReference
+    from mp_core.memory.lease import collect_leases as collect_leases
+    from mp_core.memory.lease import receive_lease as receive_lease
+    from mp_core.memory.stats import Segment as Segment
+    from mp_core.memory.stats import empty_cache as empty_cache
+    from mp_core.memory.stats import list_segments as list_segments
+    from mp_core.memory.stats import memory_stats as memory_stats
+    from mp_core.sharing.by_value import get_sharing as get_sharing
+    from mp_core.sharing.by_value import set_sharing as set_sharing
+    from mp_core.sharing.message_timeout import get_message_timeout as get_message_timeout
+    from mp_core.sharing.message_timeout import set_message_timeout as set_message_timeout
+    from mp_core.sharing.process_control import get_thread_name as get_thread_name
+    from mp_core.sharing.process_control import set_parent_death_signal as set_parent_death_signal
+    from mp_core.sharing.process_control import set_thread_name as set_thread_name
+    from mp_core.sharing.strategy import get_all_sharing_strategies as get_all_sharing_strategies
+    from mp_core.sharing.strategy import get_sharing_strategy as get_sharing_strategy
+    from mp_core.sharing.strategy import set_sharing_strategy as set_sharing_strategy
+    from mp_core.system.errors import OwnerDiedWarning as OwnerDiedWarning
+    from mp_core.system.errors import ReceiveError as ReceiveError
+    from mp_core.system.errors import RepeatedCopyWarning as RepeatedCopyWarning
+    from mp_core.system.errors import SharedMemoryWarning as SharedMemoryWarning
 
     # The multiprocessing of another library has these three under these names.
     _set_thread_name = set_thread_name
@@ -74,30 +74,30 @@ if TYPE_CHECKING:
 
 # The module of each name. It is imported at the first use: a child imports this package and needs few of them.
 _MODULES = {
-    "Block": "block",
-    "Lease": "lease",
-    "LeaseReference": "lease",
-    "OwnerDiedWarning": "errors",
-    "ReceiveError": "errors",
-    "RepeatedCopyWarning": "errors",
-    "Segment": "stats",
-    "SharedMemoryWarning": "errors",
-    "collect_leases": "lease",
-    "empty_cache": "stats",
-    "get_all_sharing_strategies": "strategy",
-    "get_message_timeout": "message_timeout",
-    "get_sharing": "by_value",
-    "get_sharing_strategy": "strategy",
-    "get_thread_name": "process_control",
-    "list_segments": "stats",
-    "memory_stats": "stats",
-    "receive_lease": "lease",
-    "set_message_timeout": "message_timeout",
-    "set_parent_death_signal": "process_control",
-    "set_sharing": "by_value",
-    "set_sharing_strategy": "strategy",
-    "set_strict_put": "_channel_queues",
-    "set_thread_name": "process_control",
+    "Block": "memory.block",
+    "Lease": "memory.lease",
+    "LeaseReference": "memory.lease",
+    "OwnerDiedWarning": "system.errors",
+    "ReceiveError": "system.errors",
+    "RepeatedCopyWarning": "system.errors",
+    "Segment": "memory.stats",
+    "SharedMemoryWarning": "system.errors",
+    "collect_leases": "memory.lease",
+    "empty_cache": "memory.stats",
+    "get_all_sharing_strategies": "sharing.strategy",
+    "get_message_timeout": "sharing.message_timeout",
+    "get_sharing": "sharing.by_value",
+    "get_sharing_strategy": "sharing.strategy",
+    "get_thread_name": "sharing.process_control",
+    "list_segments": "memory.stats",
+    "memory_stats": "memory.stats",
+    "receive_lease": "memory.lease",
+    "set_message_timeout": "sharing.message_timeout",
+    "set_parent_death_signal": "sharing.process_control",
+    "set_sharing": "sharing.by_value",
+    "set_sharing_strategy": "sharing.strategy",
+    "set_strict_put": "channels.channel_queues",
+    "set_thread_name": "sharing.process_control",
 }
 # Those that are not public, and their names in these modules.
 _OTHERS = {
@@ -114,9 +114,9 @@ if not TYPE_CHECKING:
 _settings.check()
 # The modules of settings that take effect at import. Few programs set one.
 _SETTINGS = {
-    "MP_MESSAGE_TIMEOUT": "message_timeout",
-    "MP_SHARE": "by_value",
-    "MP_SHARING_STRATEGY": "strategy",
+    "MP_MESSAGE_TIMEOUT": "sharing.message_timeout",
+    "MP_SHARE": "sharing.by_value",
+    "MP_SHARING_STRATEGY": "sharing.strategy",
     "MP_TIMELINE": "timeline.from_environment",
     "MP_TIMELINE_RUN": "timeline.from_environment",
 }
@@ -124,10 +124,11 @@ for _name, _module in _SETTINGS.items():
     if _settings.is_set(_name):
         _importlib.import_module(f"{__name__}.{_module}")
 
-from mp_core import lock_contexts, machine  # noqa: E402 (after the settings, which it reads)
+from mp_core.installation import lock_contexts as _lock_contexts  # noqa: E402 (after the settings, which it reads)
+from mp_core.system import machine as _machine  # noqa: E402 (likewise)
 
-if machine.has_libshm():  # without shared memory the locks are those of the standard library
-    for _name in lock_contexts.MODULES:
+if _machine.has_libshm():  # without shared memory the locks are those of the standard library
+    for _name in _lock_contexts.MODULES:
         del globals()[_name]  # from the `import *` above
 
 _imports.alias_submodules(__name__)
@@ -138,8 +139,8 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
     def __getattr__(name: str) -> object:
         if name in _MODULES:
             module = f"{__name__}.{_MODULES[name]}"
-        elif name in lock_contexts.MODULES:
-            module = lock_contexts.MODULES[name]
+        elif name in _lock_contexts.MODULES:
+            module = _lock_contexts.MODULES[name]
         elif name in _OTHERS:
             value = globals()[name] = __getattr__(_OTHERS[name])
             return value
@@ -151,7 +152,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *lock_contexts.MODULES, *dir(_multiprocessing)})
+    return sorted({*globals(), *_MODULES, *_lock_contexts.MODULES, *dir(_multiprocessing)})
 
 
 del TYPE_CHECKING  # a name of this module is public

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mp_core import native as _core
+from mp_core.sharing import backend as _core
 
 if TYPE_CHECKING:
     from mp_cuda._native import *  # noqa: F403

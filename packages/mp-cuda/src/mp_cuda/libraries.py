@@ -1,7 +1,7 @@
 """Libraries: register reducers for the arrays of CUDA libraries, when these are imported.
 
 `init_reductions()` imports neither the bindings nor a library. It registers the types of libraries already imported,
-and waits for the import of the others (`mp_core/imports.py`).
+and waits for the import of the others (`mp_core/system/imports.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import imports, packages
+from mp_core.system import imports, packages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

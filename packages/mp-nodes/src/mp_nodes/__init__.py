@@ -38,7 +38,7 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
             return _importlib.import_module("mp_core").__version__
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from mp_core.imports import load
+        from mp_core.system.imports import load
 
         value = globals()[name] = getattr(load(f"{__name__}.{_MODULES[name]}"), name)
         return value

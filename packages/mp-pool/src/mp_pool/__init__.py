@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mp_core import __version__ as __version__
-    from mp_core.random_streams import rng
+    from mp_core.children.random_streams import rng
     from mp_pool._own_index import worker_index
     from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
     from mp_pool.executor import ProcessPoolExecutor
@@ -31,7 +31,7 @@ _MODULES = {
     "TaskMemoryError": "errors",
     "TaskTimeoutError": "errors",
     "WorkerLostError": "errors",
-    "rng": "mp_core.random_streams",
+    "rng": "mp_core.children.random_streams",
     "worker_index": "_own_index",
 }
 
@@ -53,7 +53,7 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
             return importlib.import_module("mp_core").__version__
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from mp_core.imports import load
+        from mp_core.system.imports import load
 
         module = _MODULES[name]
         value = globals()[name] = getattr(load(module if "." in module else f"{__name__}.{module}"), name)

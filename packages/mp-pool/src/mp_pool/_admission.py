@@ -23,8 +23,8 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from mp_core.native import TryLock
-from mp_core.weak_sets import members
+from mp_core.sharing.backend import TryLock
+from mp_core.system.weak_sets import members
 from mp_pool._unopened import imports_under_way
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 from types import ModuleType
 
-from mp_core.native import LONGEST, is_small
+from mp_core.sharing.backend import LONGEST, is_small
 from mp_pool._function_cache import FunctionReference
 from mp_pool.task import Item, Task
 from mp_pool.task_messages import FUNCTIONS, is_mapper, is_plain

@@ -2,17 +2,18 @@
 
 Note [A definition that stays]
 ------------------------------
-A function that a worker cannot import travels as its definition (`mp_core.definitions`), with the globals that it uses.
-To make that anew for each task costs twenty times a small task. So when a task calls the same definition again, it is
-announced to the workers, as the function of a `map` is, and a worker keeps the function itself. The same means: the
-code is the same object, and all that it is made of is too:
+A function that a worker cannot import travels as its definition (`mp_core.messages.definitions`), with the globals that
+it uses. To make that anew for each task costs twenty times a small task. So when a task calls the same definition
+again, it is announced to the workers, as the function of a `map` is, and a worker keeps the function itself. The same
+means: the code is the same object, and all that it is made of is too:
 
     its defaults, closure and attributes       looked at before each task, by identity
     the globals that it names                  likewise, and of each function among them the same
     a list, an array, an object among these    nobody sees whether it was changed: the task carries the definition
 
 A cell of a notebook that runs again makes new code, and so a new definition. The worker sets the globals of a
-definition before each task, by the rule of `mp_core.definitions`: another message may have set one of them meanwhile.
+definition before each task, by the rule of `mp_core.messages.definitions`: another message may have set one of them
+meanwhile.
 A function that assigns to a variable of the function around it, or to globals that each message makes anew, is not
 kept: each of its tasks begins with the values that the program has.
 """
@@ -23,7 +24,7 @@ import sys
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from mp_core.main_module import has_name, main_can_be_imported
+from mp_core.children.main_module import has_name, main_can_be_imported
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _is_found(value: Any) -> bool:
     """Tell whether another process has *value* by its name."""
     if isinstance(value, ModuleType):
         return value.__name__ != "__main__" and sys.modules.get(value.__name__) is value
-    from mp_core.definitions import is_found_by_name
+    from mp_core.messages.definitions import is_found_by_name
 
     return not isinstance(getattr(value, "__self__", None), type) and is_found_by_name(value)
 

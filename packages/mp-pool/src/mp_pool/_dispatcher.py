@@ -27,7 +27,7 @@ from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from mp_core.handler_errors import is_of_handler
+from mp_core.system.handler_errors import is_of_handler
 from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._batches import fits, function_fits
 from mp_pool._definitions import Definitions
@@ -43,7 +43,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-    from mp_core.death_pipe import DeathPipe
+    from mp_core.children.death_pipe import DeathPipe
 
 __all__ = ["LONG_TASK", "Dispatcher"]
 

@@ -45,7 +45,7 @@ def for_threads(count: int | None, forks: bool = False) -> dict[str, str]:
         try:
             import threadpoolctl  # noqa: F401  the workers have it by their fork
         except ImportError:
-            from mp_core.errors import user_stack_level
+            from mp_core.system.errors import user_stack_level
 
             warnings.warn(
                 "threads_per_worker= does not limit the libraries that are loaded already, which forked workers have "

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import native
+from mp_core.sharing import backend
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def hold(number: int, payload: Any) -> None:
     try:
         held.data, held.spans, held.block, held.own, kept = ForkingPickler.loads(payload)
         if kept:
-            from mp_core.definitions import loads_kept
+            from mp_core.messages.definitions import loads_kept
 
             held.function, held.set_globals = loads_kept(held.data)
         if held.block is not None:
-            opened = native.open_block(held.block)
+            opened = backend.open_block(held.block)
             if isinstance(opened, int):
                 raise OSError(-opened, f"the memory of a function cannot be opened: {os.strerror(-opened)}")
             held.file, held.offset = opened

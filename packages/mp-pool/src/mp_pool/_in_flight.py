@@ -19,8 +19,8 @@ import os
 from collections import Counter
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core.native import TryLock, discard, reference_of
-from mp_core.pickling import pickled_for_task
+from mp_core.messages.pickling import pickled_for_task
+from mp_core.sharing.backend import TryLock, discard, reference_of
 from mp_pool import task_messages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md

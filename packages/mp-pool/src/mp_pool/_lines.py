@@ -1,7 +1,8 @@
 """The line between the pool and one worker: a ring, or packets where there can be no ring.
 
-Both kinds have the methods of `mp_core.native.Line`, which is the ring: two directions in shared memory, and the word
-that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A message is a number, a kind and bytes.
+Both kinds have the methods of `mp_core.sharing.backend.Line`, which is the ring: two directions in shared memory, and
+the word that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A message is a number, a kind and
+bytes.
 
     pool      spin, first, skip      wait a moment for a result, look at it, and drop it once it is delivered
               send, take_all         never wait; send raises `BlockingIOError` if there is no room, or no worker
@@ -27,8 +28,9 @@ import signal
 import socket
 from multiprocessing import reduction
 
-from mp_core import children, death_pipe, native
-from mp_core.native import LONGEST
+from mp_core.children import children, death_pipe
+from mp_core.sharing import backend
+from mp_core.sharing.backend import LONGEST
 from mp_pool.task_messages import BEGUN, HEADER
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -45,8 +47,8 @@ _PACKETS = socket.SOCK_SEQPACKET
 
 def make_line() -> Any:
     """Return the pool's end of a new line."""
-    line = native.make_line()
-    if isinstance(line, native.Line):
+    line = backend.make_line()
+    if isinstance(line, backend.Line):
         return line
     return PacketLine(*socket_pair())
 
@@ -203,8 +205,8 @@ class WorkerEnds:
 
     They could go to the worker as a connection. But a spawned process that receives a connection imports the standard
     library's connections, and with them what messages need, before its first task: more than half of what it imports.
-    So their pickle carries what the pickle of a connection does (`mp_core.children`), and the worker imports the rest
-    when it first waits after a task.
+    So their pickle carries what the pickle of a connection does (`mp_core.children.children`), and the worker
+    imports the rest when it first waits after a task.
     """
 
     def __init__(self, fd: int = -1, memory: int = -1, death: int = -1, index: int = 0) -> None:
@@ -223,7 +225,7 @@ class WorkerEnds:
         self.fd = self.memory = -1
         if memory < 0:
             return PacketLine(socket.socket(socket.AF_UNIX, _PACKETS, 0, fd))
-        line = native.open_line(fd, memory)
+        line = backend.open_line(fd, memory)
         if isinstance(line, int):
             raise OSError(-line, f"the ring of this worker: {os.strerror(-line)}")
         return line

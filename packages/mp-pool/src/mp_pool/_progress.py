@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import warnings
 
-from mp_core.errors import user_stack_level
-from mp_core.native import TryLock
+from mp_core.sharing.backend import TryLock
+from mp_core.system.errors import user_stack_level
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

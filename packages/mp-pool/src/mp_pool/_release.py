@@ -14,8 +14,8 @@ from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.resource_sharer import DupFd
 
-from mp_core.native import load_beside, rebuild_copy
-from mp_core.standard_pools import Blank, Outline, outline
+from mp_core.messages.standard_pools import Blank, Outline, outline
+from mp_core.sharing.backend import load_beside, rebuild_copy
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class _Resources(Outline):
         if (module, name) == (DupFd.__module__, DupFd.__name__):
             # The object that would take the descriptor may be the user's.
             return type("_Duplicate", (_Duplicate,), {"found": self.duplicates})
-        if (module, name) == ("mp_core.pickling", "load_with"):
+        if (module, name) == ("mp_core.messages.pickling", "load_with"):
             return lambda data, places: release(data)
-        if (module, name) == ("mp_core.pickling", "load_divided"):
+        if (module, name) == ("mp_core.messages.pickling", "load_divided"):
             return _release_divided
         if (module, name) == (load_beside.__module__, "load_beside"):
             return _release_beside

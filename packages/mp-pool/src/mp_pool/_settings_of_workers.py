@@ -14,8 +14,8 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-    from mp_core.cpu_affinity import Cpus
-    from mp_core.random_streams import Seed
+    from mp_core.children.cpu_affinity import Cpus
+    from mp_core.children.random_streams import Seed
 
 __all__ = ["settings_for"]
 
@@ -40,11 +40,11 @@ def settings_for(
     check_numbers(max_memory_per_child=max_memory_per_child, threads_per_worker=threads_per_worker)
     cpus = checked = None
     if cpu_affinity is not None:
-        from mp_core.cpu_affinity import cpus_for
+        from mp_core.children.cpu_affinity import cpus_for
 
         cpus = cpus_for(cpu_affinity, workers, "workers")
     if seed is not None:
-        from mp_core.random_streams import checked_seed
+        from mp_core.children.random_streams import checked_seed
 
         checked = checked_seed(seed)
     forks = context.get_start_method(allow_none=False) == "fork"

@@ -30,12 +30,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import definitions, get_sharing, native
-from mp_core.block import Block, allocate, block_at
-from mp_core.fan_out import fan_out_mode, is_for_one_receiver
-from mp_core.handler_errors import is_of_handler
-from mp_core.native import pickled
-from mp_core.pickling import can_be_pickled
+from mp_core import get_sharing
+from mp_core.memory.block import Block, allocate, block_at
+from mp_core.messages import definitions
+from mp_core.messages.pickling import can_be_pickled
+from mp_core.sharing import backend
+from mp_core.sharing.backend import pickled
+from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
+from mp_core.system.handler_errors import is_of_handler
 from mp_pool import task_messages
 from mp_pool._function_cache import FunctionReference, Spans, own_object
 from mp_pool._in_flight import Handles, dump_tracked
@@ -72,7 +74,7 @@ class SharedFunction:
         self._block: Any = None
         if buffers:
             self._spans, self._block = _copied(buffers)
-            native.copied_bytes(sum(view.nbytes for view in buffers))
+            backend.copied_bytes(sum(view.nbytes for view in buffers))
 
     def announcement(self, starting: Any = None) -> tuple[int, Any, Handles]:
         """
@@ -144,7 +146,7 @@ class _Found:
         view = buffer.raw()
         if view.nbytes <= SMALL:
             return True
-        if block_at(native.address_of(view)) is not None:
+        if block_at(backend.address_of(view)) is not None:
             raise _ForOneReceiver  # shared memory must stay shared
         self.buffers.append(buffer)
         return False

@@ -37,7 +37,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from mp_core.standard_pools import Outline
+from mp_core.messages.standard_pools import Outline
 from mp_pool import task_messages
 from mp_pool.task_messages import DONE, FAILED, RICH
 

@@ -10,7 +10,7 @@ worker has not begun: when another worker is idle, when the task before them tak
   claimed go to other workers. At most one task is claimed and has no result: the one that the worker was running.
 - The worker is stopped anywhere: its tasks are taken back all the same. It drops them unread when it continues.
 - The parent dies: the kernel kills the worker, busy or not, as the other end of its death pipe is closed
-  (`mp_core.death_pipe`). Other children that were forked meanwhile have closed theirs.
+  (`mp_core.children.death_pipe`). Other children that were forked meanwhile have closed theirs.
 - No room in the line, no descriptor for a new worker: the task stays in the queue.
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from functools import partial
 
-from mp_core.native import LONGEST, recorders
+from mp_core.sharing.backend import LONGEST, recorders
 from mp_pool import task_messages
 from mp_pool._batches import packed, shared_by
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
@@ -43,7 +43,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-    from mp_core.death_pipe import DeathPipe
+    from mp_core.children.death_pipe import DeathPipe
     from mp_pool._shared_function import SharedFunction
 
 __all__ = ["Worker"]
@@ -114,7 +114,7 @@ class Worker:
             if settings.environment:
                 self.process.name = NameThatSets(self.process.name, settings.environment)
                 if method == "forkserver":
-                    from mp_core import fork_server
+                    from mp_core.children import fork_server
 
                     fork_server.start_without_libraries()
             # A Ctrl-C before the worker has installed its handler would end it with a traceback.

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from multiprocessing import connection
 from resource import RUSAGE_CHILDREN, getrusage
 
-from mp_core.handler_errors import is_of_handler
-from mp_core.main_module import is_missing_guard, missing_guard, note_other_receivers
-from mp_core.oom_kills import oom_kills, own_kills_between
+from mp_core.children.main_module import is_missing_guard, missing_guard, note_other_receivers
+from mp_core.system.handler_errors import is_of_handler
+from mp_core.system.oom_kills import oom_kills, own_kills_between
 from mp_pool._definitions import Definitions
 from mp_pool._descriptor import Descriptor
 from mp_pool._dispatcher import LONG_TASK, Dispatcher
@@ -27,7 +27,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-    from mp_core.death_pipe import DeathPipe
+    from mp_core.children.death_pipe import DeathPipe
 
 __all__ = ["Workers", "end_workers"]
 

@@ -16,8 +16,8 @@ So a later worker finds the program as it was when the pool was made: its variab
 processors. `parent_process()` is the pool's process, and `os.getppid()` the zygote. An end is seen by the pidfd, which
 the zygote opens before it can have reaped the worker, so the pid cannot be another process's by then.
 
-- The pool's process dies: the kernel kills the workers (`mp_core.death_pipe`). The zygote reads the end of its socket,
-  and ends after them.
+- The pool's process dies: the kernel kills the workers (`mp_core.children.death_pipe`). The zygote reads the end of its
+  socket, and ends after them.
 - The zygote dies: its workers go on; the exit code of each is 255, as of a standard fork server that has died. The next
   worker makes a new zygote, which is forked by the pool's thread.
 - The program changes its user or groups: the next worker makes a new zygote, and the old one ends with its workers.
@@ -45,7 +45,7 @@ from contextlib import nullcontext, suppress
 from multiprocessing import process as _process
 from multiprocessing import util
 
-from mp_core.native import recorders
+from mp_core.sharing.backend import recorders
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._lines import WorkerEnds, socket_pair
 from mp_pool._stdin import left_alone

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 
-from mp_core import imports
+from mp_core.system import imports
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from multiprocessing import context
     from typing import Any, ClassVar, Literal, overload
 
-    from mp_core import coroutine_types
-    from mp_core.coroutine_types import Channels
-    from mp_core.cpu_affinity import Cpus
-    from mp_core.random_streams import Seed
+    from mp_core.channels import coroutine_types
+    from mp_core.channels.coroutine_types import Channels
+    from mp_core.children.cpu_affinity import Cpus
+    from mp_core.children.random_streams import Seed
     from mp_pool.pool import Pool
     from mp_pool.task_options import Errors
 

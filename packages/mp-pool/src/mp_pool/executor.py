@@ -22,7 +22,7 @@ from concurrent.futures.process import (
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 
-from mp_core.main_module import MissingGuardError
+from mp_core.children.main_module import MissingGuardError
 from mp_pool import errors
 from mp_pool._admission import Admission
 from mp_pool._feeder import batches
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     P = ParamSpec("P")
-    from mp_core.cpu_affinity import Cpus
-    from mp_core.random_streams import Seed
+    from mp_core.children.cpu_affinity import Cpus
+    from mp_core.children.random_streams import Seed
     from mp_pool import result_types
     from mp_pool.task_options import Errors
 

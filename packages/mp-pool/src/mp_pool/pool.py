@@ -27,8 +27,8 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from mp_core.cpu_affinity import Cpus
-    from mp_core.random_streams import Seed
+    from mp_core.children.cpu_affinity import Cpus
+    from mp_core.children.random_streams import Seed
     from mp_pool.result_types import AsyncResult, IMapIterator, MapResult
     from mp_pool.task_options import Errors
 
@@ -481,7 +481,7 @@ def _check_engine(engine: Any, processes: int | None, context: BaseContext | Non
     """
     Return what makes the scheduler of a pool on other machines; raise `ValueError` for what such a pool cannot have.
     """
-    from mp_core import engine_lookup
+    from mp_core.system import engine_lookup
 
     on_nodes: Callable[..., Any] = engine_lookup.load("pool", f"engine={engine!r}")
     if processes is None:

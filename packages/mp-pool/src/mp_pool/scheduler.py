@@ -35,10 +35,10 @@ from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
-from mp_core.death_pipe import DeathPipe
-from mp_core.handler_errors import is_of_handler
-from mp_core.main_module import MissingGuardError, check_guard
-from mp_core.native import TryLock, is_small, plain_loads, wait_any
+from mp_core.children.death_pipe import DeathPipe
+from mp_core.children.main_module import MissingGuardError, check_guard
+from mp_core.sharing.backend import TryLock, is_small, plain_loads, wait_any
+from mp_core.system.handler_errors import is_of_handler
 from mp_pool import task_messages
 from mp_pool._definitions import Definitions
 from mp_pool._descriptor import Descriptor

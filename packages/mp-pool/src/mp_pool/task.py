@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count, groupby, islice, repeat
 from operator import itemgetter
 
-from mp_core.handler_errors import is_of_handler
-from mp_core.native import is_small, plain_data
+from mp_core.sharing.backend import is_small, plain_data
+from mp_core.system.handler_errors import is_of_handler
 from mp_pool import task_messages
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
 from mp_pool._mappers import starmap_chunk
@@ -170,7 +170,7 @@ class Task:
 
     def _place(self, error: Exception) -> None:
         """Note in an error of pickling what it was."""
-        from mp_core.unpicklable import note
+        from mp_core.messages.unpicklable import note
 
         where = f"the task {name_of(self)}"
         if task_messages.is_mapper(self.function):

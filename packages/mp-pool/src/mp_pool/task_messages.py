@@ -11,8 +11,8 @@ from itertools import repeat
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
-from mp_core.main_module import UNPICKLABLE, has_definitions, has_name
-from mp_core.native import is_of_atoms, plain_data, plain_loads, recorders, timeline_blocks
+from mp_core.children.main_module import UNPICKLABLE, has_definitions, has_name
+from mp_core.sharing.backend import is_of_atoms, plain_data, plain_loads, recorders, timeline_blocks
 from mp_pool._function_cache import FunctionReference
 from mp_pool._mappers import map_chunk, starmap_chunk, take_failed
 
@@ -125,7 +125,7 @@ def seeded(seed: Any, call: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     Return the function, arguments and keywords of a task whose random numbers depend on *seed* and on the task's key.
     """
-    from mp_core.random_streams import ForEach, set_stream
+    from mp_core.children.random_streams import ForEach, set_stream
 
     function, args, kwds, (number, index) = call
     if is_mapper(function):
@@ -162,7 +162,7 @@ def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
         if not has_definitions():
             raise
         # An object of a class that came as a definition has to go back as one.
-        from mp_core.pickling import pickled_for_task
+        from mp_core.messages.pickling import pickled_for_task
 
         message = pickled_for_task(ForkingPickler.dumps, value)
         message.leave()
@@ -269,7 +269,7 @@ def loads(data: Any) -> Any:
     try:
         return ForkingPickler.loads(data)
     except Exception as error:
-        errors: Any = sys.modules.get("mp_core.errors")
+        errors: Any = sys.modules.get("mp_core.system.errors")
         cause = error.__cause__
         if errors is None or type(error) is not errors.ReceiveError or cause is None or cause.__traceback__ is None:
             raise
@@ -290,7 +290,7 @@ def outcome(kind: int, data: Any, cause: Callable[[str], BaseException]) -> tupl
             return True, loads(data)
         return False, load_error(data, cause)
     except BaseException as error:
-        from mp_core.handler_errors import is_of_handler  # no worker comes here
+        from mp_core.system.handler_errors import is_of_handler  # no worker comes here
 
         if is_of_handler(error):
             raise

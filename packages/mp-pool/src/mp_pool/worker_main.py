@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import util
 
-from mp_core import children, death_pipe
-from mp_core.native import LONGEST, plain_loads, recorders, timeline_blocks, timeline_now
+from mp_core.children import children, death_pipe
+from mp_core.sharing.backend import LONGEST, plain_loads, recorders, timeline_blocks, timeline_now
 from mp_pool import _function_cache, task_messages
 from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool._memory import private_bytes

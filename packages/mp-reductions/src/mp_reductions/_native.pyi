@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core.block import Block
+from mp_core.memory.block import Block
 
 _Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mp_core.native import by_value
+from mp_core.sharing.backend import by_value
 from mp_reductions.layout import span
 
 __all__ = [

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from mp_core import settings
-from mp_core.block import Block
+from mp_core.memory.block import Block
+from mp_core.system import settings
 from mp_reductions import _functions
 
 __all__ = ["block_of", "install_shared_allocator", "shared_allocator", "uninstall_shared_allocator"]

@@ -2,7 +2,7 @@
 
 Note [How an array is sent]
 ---------------------------
-    the message goes by value     --> by pickle, as NumPy does it (mp_core/by_value.py)
+    the message goes by value     --> by pickle, as NumPy does it (mp_core/sharing/by_value.py)
     contains Python objects       --> by pickle, as NumPy does it
     lives in a Block              --> the Block is sent; both sides have the same memory     0 copies
     allocated in shared memory    --> as above, with the Block at its address                0 copies
@@ -40,10 +40,11 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import fan_out, packages, pickling, reducers
-from mp_core.block import Block, Copied, allocate
-from mp_core.errors import warn_sent_by_value
-from mp_core.native import LIBSHM, by_value, copied_bytes, message_exhausted
+from mp_core.memory.block import Block, Copied, allocate
+from mp_core.messages import pickling
+from mp_core.sharing.backend import LIBSHM, by_value, copied_bytes, message_exhausted
+from mp_core.system import fan_out, packages, reducers
+from mp_core.system.errors import warn_sent_by_value
 from mp_reductions import _functions, inline, memmap, repeated_copy
 from mp_reductions.layout import span
 from mp_reductions.mapped import is_mapped, reduce_mapped

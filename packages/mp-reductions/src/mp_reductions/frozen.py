@@ -28,8 +28,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from mp_core.block import Block, allocate
-from mp_core.native import by_value
+from mp_core.memory.block import Block, allocate
+from mp_core.sharing.backend import by_value
 
 __all__ = ["FrozenDict", "FrozenList", "frozen", "rebuild_frozen"]
 

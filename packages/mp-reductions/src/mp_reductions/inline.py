@@ -23,12 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import native, settings
+from mp_core.sharing import backend
+from mp_core.system import settings
 from mp_reductions import _functions
 
 __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
 
-DEFAULT_LIMIT = (4 if native.LIBSHM else 160) * 1024
+DEFAULT_LIMIT = (4 if backend.LIBSHM else 160) * 1024
 # The protocol by which NumPy pickles an array into a pickle of any protocol; 5 would need a pickler of protocol 5.
 AS_NUMPY = 4
 

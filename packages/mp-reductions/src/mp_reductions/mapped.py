@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mp_core import native
+from mp_core.sharing import backend
 from mp_reductions.file_identity import mappings_at
 from mp_reductions.inline import portable_dtype
 from mp_reductions.layout import span
@@ -163,7 +163,7 @@ def _mapping_of(a: np.ndarray[Any, Any]) -> mmap.mmap | None:
             base = base.base if isinstance(base, np.ndarray) else base.obj
         except ValueError:  # a memoryview that was released
             return None
-    return base if type(base) is mmap.mmap and native.LIBSHM else None
+    return base if type(base) is mmap.mmap and backend.LIBSHM else None
 
 
 def _address(a: np.ndarray[Any, Any]) -> int:

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import fan_out, native
-from mp_core.errors import ReceiveError
+from mp_core.sharing import backend
+from mp_core.system import fan_out
+from mp_core.system.errors import ReceiveError
 from mp_reductions.file_identity import FileIdentity, identity_of, place_in_file
 from mp_reductions.inline import AS_NUMPY, portable_dtype
 from mp_reductions.layout import span
@@ -42,14 +43,14 @@ _OPEN = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY if hasattr(os, "O_NONBLOCK") 
 
 def reduce_memmap(a: np.memmap[Any, Any]) -> Any:
     """Reduce a memmap to its file and the place of its bytes there, or to its bytes."""
-    place = None if native.by_value() else _place_of(a)
+    place = None if backend.by_value() else _place_of(a)
     if place is not None:
         first, end = span(a)
         how = "r+" if a.mode == "w+" else a.mode
         layout = (end - first, portable_dtype(a.dtype), a.shape, -first, a.strides, a.flags.writeable)
         return rebuild_memmap, (os.fspath(a.filename), *place, how, *layout)  # type: ignore[arg-type]
     _check_length(a)
-    if native.by_value() or a.dtype.hasobject:
+    if backend.by_value() or a.dtype.hasobject:
         return a.__reduce_ex__(AS_NUMPY)
     # As pickle does, without the path: nobody can write to the file through what arrives.
     return rebuild_view, (np.memmap, np.ndarray.view(a, np.ndarray))

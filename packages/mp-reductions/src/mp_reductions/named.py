@@ -29,7 +29,8 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mp_core import machine, native
+from mp_core.sharing import backend
+from mp_core.system import machine
 from mp_reductions.like_constructors import Array, DTypeOf, S, Shape
 from mp_reductions.mapped import FOLDER, map_file
 from mp_reductions.sharing import REMEDY
@@ -150,7 +151,7 @@ def unlink(name: str) -> None:
 
 
 def _path(name: str) -> str:
-    if not native.LIBSHM:
+    if not backend.LIBSHM:
         raise OSError(errno.ENOSYS, f"named arrays need libshm, which does not run on {machine.name()}; send the array")
     if not isinstance(name, str):
         raise TypeError(f"the name of an array is a text, not {type(name).__name__}")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mp_core.errors import RepeatedCopyWarning, warn_user, was_told
-from mp_core.native import handle_alive
+from mp_core.sharing.backend import handle_alive
+from mp_core.system.errors import RepeatedCopyWarning, warn_user, was_told
 
 __all__ = ["LARGE", "notice"]
 

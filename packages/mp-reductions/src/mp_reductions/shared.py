@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mp_core.block import Block, allocate
+from mp_core.memory.block import Block, allocate
 from mp_reductions.frozen import frozen
 from mp_reductions.like_constructors import (
     Array,

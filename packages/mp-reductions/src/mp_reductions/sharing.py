@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from mp_core.block import Block, allocate, block_at
+from mp_core.memory.block import Block, allocate, block_at
 from mp_reductions import _functions, allocator_scope
 from mp_reductions.layout import span
 from mp_reductions.mapped import is_mapped

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import native, pickling
+from mp_core.messages import pickling
+from mp_core.sharing import backend
 from mp_reductions import inline
 from mp_reductions._functions import swap_memory
 from mp_reductions.sharing import address_of, find_block
@@ -60,7 +61,7 @@ def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
 
 def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     """Reduce an array to its data, its type and its attributes."""
-    if native.by_value():
+    if backend.by_value():
         return a.__reduce_ex__(inline.AS_NUMPY)
     if a.dtype.hasobject:
         return a.__reduce__()
@@ -128,7 +129,7 @@ def _is_simple(value: Any) -> bool:
 def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
     """Reduce an array by its class's own methods, with the bytes in shared memory."""
     reduced = a.__reduce__()
-    if native.by_value():
+    if backend.by_value():
         return reduced
     block = find_block(a)
     if a.dtype.hasobject or (block is None and inline.has_room(a.nbytes)):

@@ -18,7 +18,7 @@ import os as _os
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from mp_core import __version__ as __version__
-    from mp_core.random_streams import rng
+    from mp_core.children.random_streams import rng
     from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
@@ -37,7 +37,7 @@ _MODULES = {
     "RunningJob": "running_job",
     "SpawnContext": "launch",
     "logging_to_parent": "log_records",
-    "rng": "mp_core.random_streams",
+    "rng": "mp_core.children.random_streams",
     "run": "launch",
     "spawn": "launch",
     "start_processes": "launch",
@@ -72,7 +72,7 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # Windows cannot fork, and has neither the signals nor the pipes that ranks need.
         module = _MODULES[name] if name in _ANYWHERE or hasattr(_os, "fork") else "without_posix"
-        from mp_core.imports import load
+        from mp_core.system.imports import load
 
         value = globals()[name] = getattr(load(module if "." in module else f"{__name__}.{module}"), name)
         return value

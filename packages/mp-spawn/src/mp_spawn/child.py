@@ -12,7 +12,8 @@ from multiprocessing import parent_process, util
 from types import TracebackType
 from typing import Any, NoReturn, cast
 
-from mp_core import death_pipe, settings
+from mp_core.children import death_pipe
+from mp_core.system import settings
 from mp_spawn.payload import InheritedFd
 from mp_spawn.pickling import dumps
 from mp_spawn.rank_spec import RankSpec
@@ -61,7 +62,7 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None, paren
     if spec.cpus is not None:
         os.sched_setaffinity(0, spec.cpus)
     if spec.seed is not None:
-        from mp_core.random_streams import set_stream
+        from mp_core.children.random_streams import set_stream
 
         set_stream(spec.seed, spec.rank)
     if spec.stacks is not None:
@@ -141,7 +142,7 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
         _die_of(signal.SIGINT)
     except BaseException as error:
-        from mp_core.main_module import lacks_guard, leave
+        from mp_core.children.main_module import lacks_guard, leave
 
         if lacks_guard(error):
             leave()
@@ -217,9 +218,9 @@ def _pickled(by_value: bool, function: Callable[..., bytes], *args: Any) -> byte
     """
     Return what *function* pickles, arrays as NumPy does if *by_value*: another machine has none of our shared memory.
     """
-    if not by_value or "mp_core.native" not in sys.modules:
+    if not by_value or "mp_core.sharing.backend" not in sys.modules:
         return function(*args)
-    from mp_core.native import pickled_by_value
+    from mp_core.sharing.backend import pickled_by_value
 
     return cast(bytes, pickled_by_value(function, *args).data)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
-from mp_core import engine_lookup
+from mp_core.system import engine_lookup
 from mp_spawn.command_line import check, parsed
 from mp_spawn.command_options import (
     Recording,

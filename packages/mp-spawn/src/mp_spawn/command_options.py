@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from mp_core.control_groups import processors
+from mp_core.system.control_groups import processors
 from mp_spawn.payload import Call
 from mp_spawn.program import folder_of, run_code, run_executable, run_module, run_script
 from mp_spawn.rank_variables import job_variables

@@ -40,7 +40,7 @@ class ContextLauncher:
     def start(self, job: Job, specs: Iterator[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
         """Start the ranks. None of *own_fds* stays open in a forked one."""
         # Not at the top: `import mp_spawn` does not import mp-core.
-        from mp_core.main_module import leave_out
+        from mp_core.children.main_module import leave_out
 
         leave_out()
         # Otherwise the first start would start these helpers, with SIGINT blocked.
@@ -147,6 +147,6 @@ def _restart_fork_server() -> None:
 
 def _start_fork_server() -> None:
     """Start the fork server, if none runs, without NumPy: each rank sets the number of its threads first."""
-    from mp_core.fork_server import start_without_libraries
+    from mp_core.children.fork_server import start_without_libraries
 
     start_without_libraries()

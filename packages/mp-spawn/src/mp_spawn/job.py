@@ -11,7 +11,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from mp_core.death_pipe import DeathPipe
+from mp_core.children.death_pipe import DeathPipe
 from mp_spawn.diagnostics import Stacks
 from mp_spawn.output import Inherit, Output
 from mp_spawn.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
@@ -150,7 +150,7 @@ class Job:
 
         try:
             # Not at the top: `import mp_spawn` does not import mp-core.
-            from mp_core.oom_kills import oom_kills
+            from mp_core.system.oom_kills import oom_kills
 
             kills = oom_kills()
             started = self.launcher.start(self, specs(), own_fds)
@@ -176,7 +176,7 @@ class Job:
         """
         Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, ….
         """
-        from mp_core.main_module import leave_out
+        from mp_core.children.main_module import leave_out
 
         leave_out()
         return spawn.get_preparation_data("rank")
@@ -185,7 +185,7 @@ class Job:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
         # Not at the top: a fork does not need mp-core.
-        from mp_core.main_module import note_other_receivers
+        from mp_core.children.main_module import note_other_receivers
 
         note_other_receivers()
         from mp_spawn.payloads import payloads, plain_payload
@@ -247,7 +247,7 @@ def check_room(nprocs: int, each: int) -> None:
         return
     import resource
 
-    from mp_core.control_groups import control_groups, read
+    from mp_core.system.control_groups import control_groups, read
 
     limits = {
         "ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0],

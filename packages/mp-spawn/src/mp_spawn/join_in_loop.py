@@ -12,7 +12,7 @@ import selectors
 import time
 from collections.abc import Callable
 
-from mp_core.coroutines import wait_readable
+from mp_core.channels.coroutines import wait_readable
 
 __all__ = ["join"]
 

@@ -12,7 +12,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from mp_core import engine_lookup
+from mp_core.system import engine_lookup
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import (
@@ -87,7 +87,7 @@ def prepare(
     if is_program:
         start_method = "spawn"  # a program cannot tell
     if (context.get_start_method() if context else start_method) != "fork":
-        from mp_core.main_module import check_guard  # a fork needs no guard
+        from mp_core.children.main_module import check_guard  # a fork needs no guard
 
         check_guard()
     check_options(threads_per_rank, max_restarts, output)
@@ -119,7 +119,7 @@ def prepare(
 def _cpus_for(cpu_affinity: Cpus, nprocs: int) -> Any:
     if cpu_affinity is None:
         return None
-    from mp_core.cpu_affinity import cpus_for  # few calls need it
+    from mp_core.children.cpu_affinity import cpus_for  # few calls need it
 
     return cpus_for(cpu_affinity, nprocs, "ranks")
 
@@ -127,7 +127,7 @@ def _cpus_for(cpu_affinity: Cpus, nprocs: int) -> Any:
 def _checked_seed(seed: Any) -> Any:
     if seed is None:
         return None
-    from mp_core.random_streams import checked_seed
+    from mp_core.children.random_streams import checked_seed
 
     return checked_seed(seed)
 

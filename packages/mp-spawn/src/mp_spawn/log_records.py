@@ -39,7 +39,7 @@ from multiprocessing import process, util
 from types import TracebackType
 from typing import Any, Self
 
-from mp_core.weak_sets import members
+from mp_core.system.weak_sets import members
 
 __all__ = ["LoggingToParent", "logging_to_parent"]
 

@@ -26,7 +26,7 @@ are beside them:
                 rank maps privately, so that each can write to its own array; only pages written to are copied
 
 One exception: a reducer from outside multiprocessing that is not declared for several receivers
-(`mp_core.fan_out.declare`). Then each rank has a payload of its own; `payloads` decides that.
+(`mp_core.system.fan_out.declare`). Then each rank has a payload of its own; `payloads` decides that.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from mp_core.children import attach, inherited
-from mp_core.fan_out import fan_out_mode, is_for_one_receiver
+from mp_core.children.children import attach, inherited
+from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
 from mp_spawn.payload import (
     Buffers,
     Payload,

@@ -1,7 +1,8 @@
 """Pickle objects for other processes: as multiprocessing does, functions and classes without a name by definition.
 
 `multiprocessing.reduction.ForkingPickler` knows queues, locks, connections and everything that has been registered with
-it (arrays, with mp-reductions). mp_core.definitions adds lambdas, closures, and what a notebook or a prompt defines.
+it (arrays, with mp-reductions). mp_core.messages.definitions adds lambdas, closures, and what a notebook or a prompt
+defines.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def _no_reducer() -> None:
 
 def _dumps(new_reducer: Callable[[], N], thing: Any, what: str, start_method: str, same_main: bool) -> tuple[bytes, N]:
     # Not at the top: `import mp_spawn` does not import mp-core.
-    from mp_core import definitions
-    from mp_core.main_module import UNPICKLABLE
+    from mp_core.children.main_module import UNPICKLABLE
+    from mp_core.messages import definitions
 
     file, reducer = io.BytesIO(), new_reducer()
     # ForkingPickler passes positional arguments on, but no keyword arguments.

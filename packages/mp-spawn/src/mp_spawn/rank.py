@@ -101,7 +101,7 @@ class Rank:
         self.read()
         code = self.process.exitcode
         if code == -signal.SIGKILL and self._kills_before:
-            from mp_core.oom_kills import oom_kills_since
+            from mp_core.system.oom_kills import oom_kills_since
 
             self._killed_by = oom_kills_since(self._kills_before)
         elif code is not None and -code in CRASHES and self.stacks is not None:
@@ -147,7 +147,7 @@ class Rank:
         if self.ended_at is None or self.ended_at > casualty_at:
             return None
         at = self.ended_at - HEAD_START
-        from mp_core.main_module import is_missing_guard, missing_guard
+        from mp_core.children.main_module import is_missing_guard, missing_guard
 
         if is_missing_guard(exit_code, self.process._popen):  # type: ignore[attr-defined]
             return dataclasses.replace(base, reason=str(missing_guard()), exit_code=1, missing_guard=True, at=at)

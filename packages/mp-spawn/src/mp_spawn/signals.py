@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Self
 
-from mp_core.weak_sets import members
+from mp_core.system.weak_sets import members
 
 __all__ = [
     "ENDING",

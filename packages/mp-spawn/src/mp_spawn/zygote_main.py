@@ -17,7 +17,7 @@ from multiprocessing import process as process_module
 from multiprocessing.process import current_process
 from typing import IO, Any, NamedTuple, NoReturn
 
-from mp_core import death_pipe
+from mp_core.children import death_pipe
 from mp_spawn.child import reporting, set_up
 from mp_spawn.payload import memory_file
 from mp_spawn.rank_spec import RankSpec
@@ -88,7 +88,8 @@ def main(file: IO[bytes], path: list[str]) -> None:
     Fork the ranks, then wait for them. *path* is the sys.path with which this interpreter has started.
     """
     # Not at the top, because the parent also imports this module. Every rank would import these.
-    from mp_core import children, definitions  # noqa: F401
+    from mp_core.children import children  # noqa: F401
+    from mp_core.messages import definitions  # noqa: F401
     from mp_spawn import diagnostics, program  # noqa: F401
 
     zygote: ZygoteSpec = pickle.load(file)

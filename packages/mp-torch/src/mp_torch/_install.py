@@ -21,7 +21,8 @@ import importlib.util
 import sys
 from typing import Any
 
-from mp_core import packages, reducers, strategy
+from mp_core.sharing import strategy
+from mp_core.system import packages, reducers
 
 __all__ = ["init_reductions", "install"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any, NoReturn
 
-from mp_core.errors import ReceiveError
+from mp_core.system.errors import ReceiveError
 
 __all__ = [
     "find_storage",

@@ -28,10 +28,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import forks, machine
-from mp_core.contexts import default_context
-from mp_core.native import discard_unread
-from mp_core.settings import channels_enabled
+from mp_core.installation.contexts import default_context
+from mp_core.sharing import forks
+from mp_core.sharing.backend import discard_unread
+from mp_core.system import machine
+from mp_core.system.settings import channels_enabled
 
 __all__ = ["install"]
 

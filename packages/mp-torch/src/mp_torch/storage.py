@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from mp_core.block import Block, allocate, block_at, failed
-from mp_core.errors import SharedMemoryWarning, warn_user
-from mp_core.native import by_value
+from mp_core.memory.block import Block, allocate, block_at, failed
+from mp_core.sharing.backend import by_value
+from mp_core.system.errors import SharedMemoryWarning, warn_user
 from mp_torch import _functions
 
 __all__ = [

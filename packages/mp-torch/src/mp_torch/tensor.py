@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from mp_core.block import Block
-from mp_core.native import by_value
+from mp_core.memory.block import Block
+from mp_core.sharing.backend import by_value
 from mp_torch.storage import place_of, storage_over, warn_by_value
 
 __all__ = ["rebuild_tensor", "rebuild_whole", "reduce_tensor"]

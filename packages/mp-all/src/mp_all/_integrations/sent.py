@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mp_all._inputs import Inputs
-from mp_core.mapped_buffers import MappedBuffer
+from mp_core.memory.mapped_buffers import MappedBuffer
 
 try:
     import cloudpickle

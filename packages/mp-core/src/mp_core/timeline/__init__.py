@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from mp_core import imports
+from mp_core.system import imports
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ __all__: list[str] = []
 
 
 def _begin() -> None:
-    from mp_core import machine, settings
+    from mp_core.system import machine, settings
     from mp_core.timeline import recorder
 
     path, run = settings.timeline()

@@ -15,7 +15,7 @@ import os
 import threading
 from typing import NamedTuple
 
-from mp_core import native
+from mp_core.sharing import backend
 
 __all__ = ["FILE", "Sample", "Sampler", "read"]
 
@@ -57,14 +57,14 @@ class Sampler:
             self._take()
 
     def _take(self) -> None:
-        time = native.timeline_now()
+        time = backend.timeline_now()
         resident = {}
         for name in os.listdir(self._folder):
             pid, dash, _ = name.partition("-")
             if dash and (nbytes := _resident(int(pid))):
                 resident[int(pid)] = nbytes
         used = cached = in_flight = 0
-        for _, _, _, owner, _, _, live, flying, free, holders in native.segments():
+        for _, _, _, owner, _, _, live, flying, free, holders in backend.segments():
             if owner in resident or not resident.keys().isdisjoint(holders):
                 used, cached, in_flight = used + live, cached + free, in_flight + flying
         sizes = " ".join(f"{pid}:{nbytes}" for pid, nbytes in resident.items())

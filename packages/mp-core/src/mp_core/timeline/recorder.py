@@ -10,7 +10,7 @@ Note [Which processes record]
 A process whose file cannot be made runs without one: quietly if the folder has gone, since the timeline has ended then,
 otherwise with a warning, as when the disk is full.
 
-A hot path tests `native.recorders`, a list that is empty while nothing is recorded, or in C a pointer.
+A hot path tests `backend.recorders`, a list that is empty while nothing is recorded, or in C a pointer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable
 from multiprocessing import context, process, util
 
-from mp_core import forks, native
+from mp_core.sharing import backend, forks
 from mp_core.timeline import events as kinds
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -33,7 +33,7 @@ __all__ = ["RUN", "Recorder", "begin", "end", "end_with_process", "join", "name_
 #: The variable by which a process started by exec finds the run.
 RUN = "MP_TIMELINE_RUN"
 
-_write, _now = native.timeline_write, native.timeline_now
+_write, _now = backend.timeline_write, backend.timeline_now
 _watches = False
 _LEAST_WAIT_NS = 20_000
 
@@ -53,7 +53,7 @@ class Recorder:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, nbytes)  # an event on a full disk would be a SIGBUS
-            native.timeline_open(fd, events, kinds.NAMED_STRINGS, os.getppid())
+            backend.timeline_open(fd, events, kinds.NAMED_STRINGS, os.getppid())
         except BaseException:
             os.unlink(self._path)
             raise
@@ -62,7 +62,7 @@ class Recorder:
 
     def close(self) -> None:
         """Say that the process has ended, and give back the room that it did not need."""
-        used = native.timeline_close()
+        used = backend.timeline_close()
         if used:
             with contextlib.suppress(OSError):  # the timeline has ended before
                 os.truncate(self._path, used)
@@ -73,12 +73,12 @@ class Recorder:
 
     def name_process(self, name: str) -> None:
         """Give this process a name."""
-        native.timeline_name(name[:200].encode(errors="replace").decode(), True)
+        backend.timeline_name(name[:200].encode(errors="replace").decode(), True)
 
     def _name(self, text: str) -> int:
         number = self._names.get(text)
         if number is None:
-            number = self._names[text] = native.timeline_name(text[:200].encode(errors="replace").decode(), False)
+            number = self._names[text] = backend.timeline_name(text[:200].encode(errors="replace").decode(), False)
         return number
 
     def task(
@@ -118,7 +118,7 @@ class Recorder:
 
     def made(self, reader: Any, size: int) -> None:
         """Record that a queue was made, and where."""
-        from mp_core._trace import calling_line
+        from mp_core.messages.trace import calling_line
 
         _write(kinds.MADE, 0, 0, reader._ring_id(False), size, 0, 0, self._name(calling_line()))
 
@@ -142,22 +142,22 @@ class Recorder:
 def begin(folder: str, events: int) -> Recorder:
     """Record the events of this process, and of those that it starts."""
     recorder = Recorder(folder, events)
-    native.recorders[:] = [recorder]
+    backend.recorders[:] = [recorder]
     _watch()
     return recorder
 
 
 def end() -> None:
     """Record no more events of this process."""
-    recorders = native.recorders[:]
-    native.recorders.clear()
+    recorders = backend.recorders[:]
+    backend.recorders.clear()
     for recorder in recorders:
         recorder.close()
 
 
 def join(run: str, name: str | None = None) -> None:
     """Record the events of this process in the run of the process that has started it."""
-    if native.recorders:
+    if backend.recorders:
         return
     events, _, folder = run.partition(":")
     try:
@@ -182,7 +182,7 @@ def name_process(name: str) -> None:
     --------
     >>> mp_core.timeline.name_process("rank 0")
     """
-    for recorder in native.recorders:
+    for recorder in backend.recorders:
         recorder.name_process(name)
 
 
@@ -226,9 +226,9 @@ def _watch() -> None:
 
 def _recorded(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def started(child: process.BaseProcess) -> Any:
-        if not native.recorders:
+        if not backend.recorders:
             return start(child)
-        recorder, began = native.recorders[0], _now()
+        recorder, began = backend.recorders[0], _now()
         vars(child)["_timeline"] = _Invitation(recorder.invitation(), str(child.name))
         try:
             popen = start(child)
@@ -241,7 +241,7 @@ def _recorded(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _joined_after_fork() -> None:
-    if native.recorders:
-        run = native.recorders[0].invitation()
-        native.recorders.clear()
+    if backend.recorders:
+        run = backend.recorders[0].invitation()
+        backend.recorders.clear()
         join(run)

@@ -24,7 +24,8 @@ import sys
 import tempfile
 import warnings
 
-from mp_core import machine, native
+from mp_core.sharing import backend
+from mp_core.system import machine
 from mp_core.timeline import memory, recorder
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -118,9 +119,9 @@ class timeline:
 
     def _begin_run(self) -> None:
         """Make the folder of events, record this process, and invite those that it starts: they join by `recorder`."""
-        if native.recorders:
+        if backend.recorders:
             raise RuntimeError(
-                f"a timeline is recorded already, in {native.recorders[0].folder}: end that one first, or leave this "
+                f"a timeline is recorded already, in {backend.recorders[0].folder}: end that one first, or leave this "
                 "one out"
             )
         folder, name = os.path.split(self.path)
@@ -128,7 +129,7 @@ class timeline:
         self._before = os.environ.get(recorder.RUN)
         self._sampler: memory.Sampler | None = None
         try:
-            about = {"path": self.path, "owner": os.getpid(), "began": native.timeline_now(), "command": sys.orig_argv}
+            about = {"path": self.path, "owner": os.getpid(), "began": backend.timeline_now(), "command": sys.orig_argv}
             about["cwd"] = os.path.join(os.getcwd(), "")
             with open(os.path.join(self._folder, ABOUT), "w") as file:
                 json.dump(about, file)

@@ -20,7 +20,8 @@ import tempfile
 import threading
 import zlib
 
-from mp_core import machine, native
+from mp_core.sharing import backend
+from mp_core.system import machine
 from mp_core.timeline import events, recorder
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -36,7 +37,7 @@ _lock = threading.Lock()
 
 def events_wanted() -> int:
     """Return how many events each process of the timeline that is recorded here keeps; 0 without a timeline."""
-    return native.recorders[0].capacity if native.recorders else 0
+    return backend.recorders[0].capacity if backend.recorders else 0
 
 
 class NodeTimeline:
@@ -50,9 +51,9 @@ class NodeTimeline:
         self._folder: str | None = None
         if not events or not machine.has_libshm():
             return
-        if native.recorders and not os.path.isdir(native.recorders[0].folder):
+        if backend.recorders and not os.path.isdir(backend.recorders[0].folder):
             recorder.end()  # of a timeline that has ended
-        if native.recorders:
+        if backend.recorders:
             return
         with contextlib.suppress(OSError):
             self._folder = tempfile.mkdtemp(prefix="mp-timeline-")
@@ -82,7 +83,7 @@ class NodeTimeline:
             self._folder = None
 
     def _end(self) -> None:
-        if native.recorders and native.recorders[0].folder == self._folder:
+        if backend.recorders and backend.recorders[0].folder == self._folder:
             recorder.end()
             os.environ.pop(recorder.RUN, None)
 
@@ -104,7 +105,7 @@ def receive(node: str, name: str, data: bytes, clock: float, error: float) -> No
     error : float
         Seconds by which that may be wrong.
     """
-    for own in native.recorders[:]:  # another thread may end it meanwhile
+    for own in backend.recorders[:]:  # another thread may end it meanwhile
         with _lock, contextlib.suppress(OSError):
             number = _number(own.folder, node, round(error * 1e9))
             path = os.path.join(own.folder, f"node{number}.{os.path.basename(name).replace('-', '.')}")

@@ -27,12 +27,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from mp_core import children, install, packages
-from mp_core.block import Block, allocate
-from mp_core.fan_out import fan_out_mode
-from mp_core.main_module import note_other_receivers
-from mp_core.native import pickled, share
-from mp_core.strategy import get_sharing_strategy
+from mp_core import install
+from mp_core.children import children
+from mp_core.children.main_module import note_other_receivers
+from mp_core.memory.block import Block, allocate
+from mp_core.sharing.backend import pickled, share
+from mp_core.sharing.strategy import get_sharing_strategy
+from mp_core.system import packages
+from mp_core.system.fan_out import fan_out_mode
 from mp_nodes.agent.mailbox import Mailbox, PostOffice
 from mp_nodes.by_value import refuse_what_is_local, without_file
 from mp_spawn.payload import (

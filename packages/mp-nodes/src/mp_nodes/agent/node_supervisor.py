@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any, Self
 
-from mp_core.cpu_affinity import cpus_for
+from mp_core.children.cpu_affinity import cpus_for
 from mp_nodes.agent.node_payload import NodePayload
 from mp_nodes.protocol import End, Ended, Failing, Printed, Restarted, Row, Signal, Start
 from mp_spawn.errors import Failure

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from typing import Any
 
-from mp_core.main_module import main_can_be_imported
-from mp_core.random_streams import checked_seed
+from mp_core.children.main_module import main_can_be_imported
+from mp_core.children.random_streams import checked_seed
 from mp_core.timeline.remote import events_wanted
 from mp_nodes.agent.node_payload import Shipment, pack
 from mp_nodes.protocol import Engine, Node, Start

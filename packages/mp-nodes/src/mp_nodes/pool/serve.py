@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mp_core.block import allocate
+from mp_core.memory.block import allocate
 from mp_nodes.pool import worker
 from mp_nodes.pool.messages import (
     Broken,

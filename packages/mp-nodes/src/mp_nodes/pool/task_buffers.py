@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from mp_core.mapped_buffers import MappedBuffer, can_open, map_privately
+from mp_core.memory.mapped_buffers import MappedBuffer, can_open, map_privately
 
 __all__ = ["TaskBuffer"]
 
 
 class TaskBuffer:
-    """The content of a buffer; see Note [Private mappings] in `mp_core.mapped_buffers`."""
+    """The content of a buffer; see Note [Private mappings] in `mp_core.memory.mapped_buffers`."""
 
     def __init__(self, content: bytes | bytearray) -> None:
         self._content = content

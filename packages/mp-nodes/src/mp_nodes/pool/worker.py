@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 from mp_core import set_parent_death_signal
-from mp_core.native import pickled_by_value, recorders
+from mp_core.sharing.backend import pickled_by_value, recorders
 from mp_nodes.by_value import dumps_by_value
 from mp_nodes.pool.messages import Packed
 from mp_pool.task_messages import dump_error, is_plain, name_of

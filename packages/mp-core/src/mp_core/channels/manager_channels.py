@@ -1,0 +1,178 @@
+"""Calls to a manager's server through channels: `SyncManager`, which `mp_all.Manager()` starts.
+
+Note [A proxy's connection becomes a channel]
+---------------------------------------------
+A proxy connects to its server's socket, and both prove that they have the key. The first request on the connection asks
+for a channel as well, which the server makes:
+
+    proxy     (None, "accept_connection", (name,))  -->  sent as "accept_channel"
+    server    ("#RETURN", form of the channel)      <--  with two descriptors; None: the socket stays in use
+    proxy     True, once it has opened the channel  -->  False: it has none, the socket stays in use
+
+A byte carries the descriptors, and is sent and read even if they cannot be: the socket's messages follow it.
+
+From then on requests and results pass through the ring. The channel has a socket pair of its own, whose end each side
+sees when the other dies. Connections for one request (create, incref, decref) stay as they are, and so does each
+connection of a client that never asks: a plain `multiprocessing` program that knows address and key.
+
+A proxy knows by its *serializer* that its server understands. The serializer goes with the proxy to other processes,
+and its pickle imports this module, so that a process with nothing else of ours knows it as well.
+
+- The server dies before it answers: the proxy's `recv` raises `EOFError`, as ever.
+- The proxy's process dies with the descriptors in flight: the kernel closes them with the socket.
+- The process forks: the child's proxies connect anew, as they do with sockets.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import socket
+import struct
+import threading
+from _thread import start_new_thread
+from multiprocessing import connection, managers
+from multiprocessing.connection import Connection
+
+from mp_core.channels import channels
+from mp_core.sharing import backend, by_value
+from mp_core.system.handler_errors import is_of_handler
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["SyncManager"]
+
+_managers: Any = managers
+_ROOM = socket.CMSG_SPACE(2 * struct.calcsize("i"))  # for two descriptors
+
+
+class _Serializer(str):
+    """The name of a pair of listener and client whose connections may become channels."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _serializer, ()
+
+
+def _serializer() -> str:
+    return SERIALIZER
+
+
+class _Line(Connection):
+    """A client's connection to a server, which becomes a channel when a proxy asks for requests to be accepted."""
+
+    _channel: Any = None
+
+    def send(self, obj: Any) -> None:
+        if type(obj) is tuple and obj[1] == "accept_connection":
+            obj = (obj[0], "accept_channel", *obj[2:])
+            self.recv = self._change  # type: ignore[method-assign]
+        super().send(obj)
+
+    def _change(self) -> Any:
+        del self.recv
+        kind, form = self.recv()
+        if kind != "#RETURN" or form is None:
+            return kind, form
+        channel = None
+        try:
+            channel = _receive_channel(self, *form)
+        except OSError:
+            pass  # no descriptor or no memory
+        super().send(channel is not None)
+        if channel is not None:
+            channel._mp_shares = by_value.find_out(self)
+            self._channel, self.send, self.recv = channel, channel.send, channel.recv  # type: ignore[method-assign]
+        return kind, None
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        super().close()
+
+
+def _client(address: Any, family: str | None = None, authkey: bytes | None = None) -> Any:
+    found: Any = connection.Client(address, family, authkey)
+    line = _Line(found._handle)
+    found._handle = None
+    return line
+
+
+def _receive_channel(line: Any, side: int, readable: bool, writable: bool) -> Any:
+    # The descriptors are closed if a signal handler raises before `open_channel`, which is C, has taken them.
+    received: list[Any] = []
+    try:
+        try:
+            carrier = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(line.fileno()))
+            try:
+                received = carrier.recvmsg(1, _ROOM, socket.MSG_CMSG_CLOEXEC)[1]
+            finally:
+                carrier.close()
+        except OSError:
+            os.read(line.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
+            raise
+        fds = _descriptors(received)
+        if len(fds) != 2:
+            raise OSError(errno.EMFILE, "the descriptors of a channel to a manager did not arrive")
+        received = []
+        opened = backend.open_channel(channels.ChannelConnection, *fds, side, readable, writable)
+    except BaseException:
+        if received:
+            # In a thread, where no handler of a second signal interrupts it.
+            try:
+                start_new_thread(_close, (received,))
+            except RuntimeError as refusal:  # there can be no more threads
+                if not is_of_handler(refusal):
+                    _close(received)
+        raise
+    return channels.checked(opened)
+
+
+def _close(received: list[Any]) -> None:
+    for fd in _descriptors(received):
+        os.close(fd)
+
+
+def _descriptors(ancillary: list[Any]) -> list[int]:
+    return [fd for _, _, data in ancillary for fd in struct.unpack(f"{len(data) // 4}i", data)]
+
+
+class _Server(_managers.Server):  # type: ignore[misc]
+    public = (*_managers.Server.public, "accept_channel")
+
+    def accept_channel(self, conn: Any, name: str) -> None:
+        """Serve a thread of a client through a channel, or through its connection where there can be no channel."""
+        pair = channels.make_pair(True)
+        if pair is None:
+            self.accept_connection(conn, name)
+            return
+        ours, theirs = pair
+        with ours:
+            with theirs:
+                fd, memory, *form = theirs._parts()
+                conn.send(("#RETURN", tuple(form)))
+                try:
+                    with socket.fromfd(conn.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as carrier:
+                        socket.send_fds(carrier, [b"\0"], [fd, memory])
+                except OSError:
+                    os.write(conn.fileno(), b"\0")  # the proxy waits for the byte, and finds no descriptors
+            opened = conn.recv()
+            if opened:
+                ours._mp_shares = by_value.find_out(conn)
+            threading.current_thread().name = name
+            self.serve_client(ours if opened else conn)
+
+
+class SyncManager(managers.SyncManager):
+    """A manager whose proxies call it through channels; see Note [A proxy's connection becomes a channel]."""
+
+    _Server = _Server
+
+    def __init__(self, *, ctx: Any) -> None:
+        super().__init__(serializer=SERIALIZER, ctx=ctx)
+
+
+SERIALIZER = _Serializer("mp_core channels")
+_managers.listener_client[SERIALIZER] = (connection.Listener, _client)

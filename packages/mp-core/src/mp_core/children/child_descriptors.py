@@ -1,0 +1,275 @@
+"""Descriptors that a child which is started by exec gets beside those of its arguments.
+
+    parent   for_child_of(popen)     opens those by which it attaches to its parent's session, once per child
+             pass_on(popen, fds)     puts those of a connection with a ring into the child's socket
+             Process.start returns   closes them all, whether the child was started or not
+    child    attach(session, ...)    gives the first kind to the library
+             taken(...)              returns the second kind
+
+With the first kind a child needs no path: it can share even if the folder was removed or the child is another user's.
+Without them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork
+server takes no more for one child; where ours would exceed that, the child is pickled again without the first kind.
+
+Note [Arguments with memory]
+----------------------------
+Arguments that refer to shared memory have in-flight references, which a child that does not start, or is killed before
+it receives them, would leave for good. So they travel in the ring of a pipe, of which the child gets the reading end:
+
+    the start fails                      the parent closes the last reading end, which frees what nobody has read
+    the child dies before it has read    the parent sees its end, and closes the writing end, which does the same
+    the child dies after it has read     the reaper frees what it has not received (libshm's handle_log.c)
+
+The parent keeps the writing end until it sees that the ring is empty or that the child has ended. The start waits for a
+child with more than 64 KiB of arguments, as in multiprocessing. Without a ring, for want of descriptors, the parent
+frees the arguments only if the start fails.
+
+If the parent dies in between, the kernel closes them. If another thread forks in between, its child inherits a copy, as
+it does of every descriptor of a process that is being started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing import context, reduction
+from multiprocessing.process import _children  # type: ignore[attr-defined]
+
+from mp_core.children import passed_descriptors
+from mp_core.sharing import backend
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "attach",
+    "close_on_exec",
+    "closing",
+    "for_child_of",
+    "mark",
+    "pass_on",
+    "send_arguments",
+    "take_back",
+    "taken",
+    "too_many",
+]
+
+# SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
+FORKSERVER_TAKES = 253 - 4
+
+Duplicates = tuple["Any", "Any"]
+Mark = tuple["Any", int, "Any", "Any"]
+
+
+class _Start(threading.local):
+    """The child that this thread is starting, and the descriptors opened for it."""
+
+    opened: list[int]
+    popen: Any
+    room: bool  # true only inside `closing`, which closes them
+    # The descriptors of connections, and the child that they are for.
+    queue: passed_descriptors.Queue | None
+    queue_of: Any
+    closes_queue: bool
+    # Its arguments: the ends of their pipe, or a message without one.
+    arguments: Any
+    message: Any
+
+    def __init__(self) -> None:
+        self.begin(False)
+
+    def begin(self, closes: bool) -> None:
+        """Have no child and no descriptors, in one call of C: a signal handler finds all attributes."""
+        nothing = dict.fromkeys(("popen", "queue", "queue_of", "arguments", "message"))
+        self.__dict__.update(nothing, opened=[], room=closes, closes_queue=closes)
+
+
+_start = _Start()
+
+
+class _Trial(threading.local):
+    under_way = False
+
+
+#: While this thread pickles something to see whether that can be done: nobody receives the descriptors in it.
+trial = _Trial()
+
+
+def for_child_of(popen: Any) -> Duplicates | None:
+    """Return descriptors for the child that *popen* starts; None if it has them already, or none is available."""
+    if _start.popen is popen or not _start.room:
+        return None
+    _close()
+    _start.popen = popen
+    _start.opened = [*backend.open_descriptors_for_child()]
+    first, second = _start.opened
+    if first < 0 and second < 0:
+        return None
+    duplicate: Any = vars(reduction).get("DupFd")  # not on Windows, where there is no descriptor to duplicate
+    return None if first < 0 else duplicate(first), None if second < 0 else duplicate(second)
+
+
+def attach(session: bytes, duplicates: Duplicates | None) -> None:
+    """Attach this child to *session*. A child that shares in another session already stays there; both can talk."""
+    if duplicates is None:
+        backend.attach_to(session)
+        return
+    fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
+    for fd in fds:
+        if fd >= 0:
+            close_on_exec(fd)
+    backend.attach_by_descriptors(session, fds)
+
+
+def close_on_exec(fd: int) -> None:
+    """Do not pass a descriptor on to programs; where ioctl is refused, which Python calls, by fcntl."""
+    try:
+        os.set_inheritable(fd, False)
+    except OSError:
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+
+
+def pass_on(popen: Any, fds: Sequence[int]) -> tuple[Any, int] | None:
+    """
+    Pass the descriptors of one connection to the child that *popen* starts.
+
+    It returns arguments of `taken`, or None where each descriptor has to go by itself: nobody would close the socket (a
+    program's own kind of process), or it has no room.
+    """
+    if not _start.closes_queue:
+        return None
+    if _start.queue is None:
+        try:
+            _start.queue, _start.queue_of = passed_descriptors.Queue(), popen
+        except OSError:
+            return None
+    return _start.queue.put(fds) if _start.queue_of is popen else None
+
+
+def taken(duplicate: Any, number: int, count: int) -> list[int]:
+    """In the child: return the *count* descriptors of one connection."""
+    return passed_descriptors.take(duplicate, number, count)
+
+
+def too_many() -> bool:
+    """Take our descriptors back if a fork server would refuse this thread's child because of them; return whether."""
+    popen = context.get_spawning_popen()
+    if not _start.opened or popen is not _start.popen or popen.method != "forkserver":
+        return False
+    if len(popen._fds) <= FORKSERVER_TAKES:
+        return False
+    _close()
+    _close_queue()
+    popen._fds.clear()
+    _start.room = False
+    return True
+
+
+def send_arguments(message: Any, make_pair: Callable[[bool], Any]) -> Any:
+    """
+    Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring.
+    """
+    popen: Any = context.get_spawning_popen()
+    if popen is None or not _start.closes_queue:  # a program's own kind of process
+        message.leave()
+        return None
+    has_room = popen.method != "forkserver" or len(popen._fds) <= FORKSERVER_TAKES - 3
+    ends = make_pair(False) if has_room else None
+    _start.arguments = ends
+    if ends is None or ends[1]._offer_message(message) is not backend.SENT:
+        _start.message = message  # it has no ring, or the ring no room
+    return None if ends is None else ends[0]
+
+
+def _hand_over(popen: Any) -> None:
+    """Leave the arguments to the child that has started."""
+    if _start.arguments is None:
+        if _start.message is not None:
+            _start.message.leave()
+        return
+    reader, popen.arguments = _start.arguments
+    reader.close()
+    _start.arguments = None
+    if _start.message is not None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            popen.arguments._send_unless(_start.message, [])
+
+
+def _close_arguments() -> None:
+    if _start.arguments is not None:
+        for end in _start.arguments:
+            end.close()
+    _start.arguments = None
+
+
+def mark() -> Mark:
+    """Return what `take_back` needs, before an attempt to pickle for the child that this thread is starting."""
+    popen = context.get_spawning_popen()
+    return popen, len(getattr(popen, "_fds", ())), _start.opened, _start.queue
+
+
+def take_back(before: Mark) -> None:
+    """Take back the descriptors that an attempt to pickle has passed on: it is pickled again."""
+    popen, count, opened, queue = before
+    if popen is None:
+        return
+    if _start.opened is not opened:
+        _close()
+    if _start.queue is not queue:
+        _close_queue()
+    if hasattr(popen, "_fds"):
+        del popen._fds[count:]
+
+
+def _close() -> None:
+    """Idempotent; if a signal handler raises in the middle, call it again."""
+    fds, _start.popen = _start.opened, None
+    while fds:
+        fd = fds[-1]
+        del fds[-1]
+        if fd >= 0:
+            os.close(fd)
+
+
+def _close_queue() -> None:
+    if _start.queue is not None:
+        _start.queue.close()
+    _start.queue, _start.queue_of = None, None
+
+
+def closing(start: Callable[[Any], Any], process: Any) -> Any:
+    """Return *start(process)*, and close the descriptors of that child after its start, successful or not."""
+    before = _start.__dict__.copy()  # pickling an argument may start a process of its own
+    try:
+        _start.begin(True)
+        # The process has it already if a signal handler raises below: it can be ended.
+        try:
+            process._popen = popen = start(process)
+        except OSError:
+            raise
+        except BaseException:  # of a signal handler: the child may have started
+            if _start.message is not None and _start.arguments is None:
+                _start.message.leave()
+            raise
+        process._sentinel = popen.sentinel
+        _children.add(process)
+        _hand_over(popen)
+        return popen
+    finally:
+        try:
+            _close_all()
+        except BaseException:  # of a signal handler
+            _close_all()
+            raise
+        finally:
+            _start.__dict__.update(before)
+
+
+def _close_all() -> None:
+    _close()
+    _close_queue()
+    _close_arguments()

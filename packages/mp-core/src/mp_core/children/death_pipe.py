@@ -1,0 +1,147 @@
+"""The death pipe: the kernel kills children when the process that started them ends, however it ends.
+
+Note [The death pipe]
+---------------------
+Linux's parent-death signal (PR_SET_PDEATHSIG) comes when the parent *thread* ends, so children started from a
+helper thread would die with that thread while their program lives on. The table of open files ends with the
+process, and not before. So a launcher's job, and a pool, has a pipe that is never written to:
+
+      the starting process                      each child
+      +--------------------+                  +--------------------------------------+
+      |      write end ----|=====( pipe )=====|---- read end: O_ASYNC, owned by the  |
+      |  (one, never used) |                  |    child, with SIGKILL as its signal |
+      +--------------------+                  +--------------------------------------+
+                |  exit, SIGKILL, exec: the kernel closes it
+                +----------> hang-up at each read end ----------> SIGKILL to its owner
+
+No thread in the child has to get hold of the interpreter first, so even a child deep in C code is killed.
+The owner of a descriptor belongs to the open file, which forked processes share; each child therefore opens
+the read end anew. There is no race: after arming its end, a child checks for a hang-up and kills itself if it
+finds one. A child that has started children of its own holds the write end of *their* death pipe, so that
+every descendant ends within a millisecond of the first process.
+
+Any other holder of a write end would keep the children alive: pipes are close-on-exec, and after every fork the
+child closes its copies of our write ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import weakref
+from contextlib import suppress
+
+__all__ = ["DeathPipe", "arm", "end_forked_children_with_this_process"]
+
+_open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
+_hooked = False
+
+
+class DeathPipe:
+    """
+    The death pipe of one job or pool, in the process that starts its children.
+
+    Examples
+    --------
+    >>> pipe = mp_core.children.death_pipe.DeathPipe()
+    >>> pipe.fd > 2
+    True
+    >>> pipe.close()
+    """
+
+    _read = _write = -1
+
+    def __init__(self) -> None:
+        global _hooked
+        _open.add(self)
+        if not _hooked:
+            _hooked = True
+            import mp_core.system.weak_sets  # noqa: F401
+
+            os.register_at_fork(after_in_child=_close_write_ends)
+        self._read, self._write = os.pipe()
+
+    @property
+    def fd(self) -> int:
+        """The read end, which the children inherit."""
+        return self._read
+
+    def close(self) -> None:
+        """
+        Close both ends, which kills every child that has armed the read end. Idempotent; if a signal handler raises in
+        the middle, call it again.
+        """
+        self._close_write_end()
+        read, self._read = self._read, -1
+        if read >= 0:
+            os.close(read)
+
+    def _close_write_end(self) -> None:
+        write, self._write = self._write, -1
+        if write >= 0:
+            os.close(write)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _close_write_ends() -> None:
+    from mp_core.system.weak_sets import members  # imported before the fork; a child that arms its end does not need it
+
+    for pipe in members(_open):
+        pipe._close_write_end()
+
+
+def arm(fd: int) -> bool:
+    """
+    Have the kernel kill this process when the other end of *fd* is closed; at once if it is closed already.
+
+    Return whether *fd* may be closed now: without ``/proc`` a thread watches it.
+
+    Parameters
+    ----------
+    fd : int
+        The read end of a `DeathPipe`, or a copy of it.
+
+    Examples
+    --------
+    >>> pipe = mp_core.children.death_pipe.DeathPipe()
+    >>> mp_core.children.death_pipe.arm(pipe.fd)  # doctest: +SKIP
+    """
+    try:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
+    except (OSError, AttributeError):
+        # Without /proc, or on another system than Linux, a thread watches the pipe.
+        threading.Thread(target=_watch, args=(fd,), name="mp death pipe", daemon=True).start()
+        return False
+    try:
+        if not os.read(own, 1):  # nobody writes: it has been closed already
+            os.kill(os.getpid(), signal.SIGKILL)
+    except BlockingIOError:
+        pass
+    return True
+
+
+def end_forked_children_with_this_process() -> None:
+    """
+    Have the kernel kill whatever this process forks from now on, and what that forks, when this process ends.
+    """
+    pipe = DeathPipe()
+    same = os.fstat(pipe.fd)
+
+    def follow() -> None:
+        with suppress(OSError):  # the process has closed it, and its number may be another file's
+            if os.path.samestat(os.fstat(pipe.fd), same):
+                arm(pipe.fd)
+
+    os.register_at_fork(after_in_child=follow)
+
+
+def _watch(fd: int) -> None:
+    if not os.read(fd, 1):
+        os.kill(os.getpid(), signal.SIGKILL)

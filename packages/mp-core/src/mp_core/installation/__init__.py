@@ -1,0 +1,1 @@
+"""What is replaced in multiprocessing, and the contexts of these packages."""

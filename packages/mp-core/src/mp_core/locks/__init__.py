@@ -1,0 +1,1 @@
+"""Locks and conditions in shared memory, which outlive their holders."""

@@ -1,0 +1,193 @@
+"""Locks and semaphores that outlive the process that holds them.
+
+They have the interface of `multiprocessing.synchronize` and are instances of its classes. If their holder dies, the
+next process acquires them, with an `OwnerDiedWarning`. The lock is a word of shared memory (`libshm/src/sync`), and
+`native/lock_type.c` its type. A process that cannot share memory gets the standard library's object instead.
+"""
+
+from __future__ import annotations
+
+from multiprocessing import synchronize
+
+from mp_core.locks import sync
+from mp_core.sharing.backend import SemLock, lib
+from mp_core.system.fan_out import declare_one_receiver
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["BoundedSemaphore", "Lock", "RLock", "Semaphore"]
+
+_RECURSIVE, _PLAIN = 0, 1  # the kinds of multiprocessing.synchronize
+_MOST = 2**31 - 1  # SEM_VALUE_MAX of Linux
+
+if TYPE_CHECKING:
+    # To a type checker they are the classes of the standard library, whose methods they have.
+    _Lock = synchronize.Lock
+    _RLock = synchronize.RLock
+    _Semaphore = synchronize.Semaphore
+    _BoundedSemaphore = synchronize.BoundedSemaphore
+else:
+    _Lock, _RLock, _Semaphore, _BoundedSemaphore = (
+        getattr(synchronize, name) for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore")
+    )
+
+
+def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
+    """Return a new object of the class over the block; the standard constructor is not called."""
+    self = object.__new__(cls)
+    self._semlock = SemLock(block, kind, most)
+    self._make_methods()
+    return self
+
+
+def _rebuild(cls: Any, handle: bytes, kind: int, most: int) -> Any:
+    return _make(cls, sync.receive(handle), kind, most)
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    semlock = self._semlock
+    return _rebuild, (type(self), sync.handle_of(self, semlock.block), semlock.kind, semlock.maxvalue)
+
+
+class Lock(_Lock):
+    """
+    A lock between processes and threads that is not lost with its holder.
+
+    It has the interface of ``multiprocessing.Lock`` and is an instance of ``multiprocessing.synchronize.Lock``. When
+    the process that holds it dies, in any way, the next one acquires it, and an `OwnerDiedWarning` is shown at the
+    line that does. An exception of a thread releases nothing: use ``with``.
+
+    Acquiring and releasing it without contention takes no system call.
+
+    Parameters
+    ----------
+    ctx : multiprocessing context, optional
+        Makes the standard lock if this process cannot share memory.
+
+    Examples
+    --------
+    >>> lock = mp.Lock()
+    >>> with lock:
+    ...     lock.acquire(timeout=0.01)
+    False
+    """
+
+    def __new__(cls, *, ctx: Any = None) -> Any:
+        block = sync.create(lib.MPSHM_LOCK)
+        if block is sync.NOT_SHARED:
+            return sync.standard(synchronize.Lock, ctx=ctx)
+        return _make(cls, block, _PLAIN, 1)
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        pass
+
+    __reduce__ = _reduce
+
+
+class RLock(_RLock):
+    """
+    A lock that its holder, a thread of a process, can acquire again.
+
+    It has the interface of ``multiprocessing.RLock``. After its holder's death it passes on as a `Lock` does.
+
+    Parameters
+    ----------
+    ctx : multiprocessing context, optional
+        Makes the standard lock if this process cannot share memory.
+
+    Examples
+    --------
+    >>> lock = mp.RLock()
+    >>> with lock, lock:
+    ...     pass
+    """
+
+    def __new__(cls, *, ctx: Any = None) -> Any:
+        block = sync.create(lib.MPSHM_LOCK)
+        if block is sync.NOT_SHARED:
+            return sync.standard(synchronize.RLock, ctx=ctx)
+        return _make(cls, block, _RECURSIVE, 1)
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        pass
+
+    __reduce__ = _reduce
+
+
+class Semaphore(_Semaphore):
+    """
+    A semaphore whose units return when the process that acquired them dies.
+
+    It has the interface of ``multiprocessing.Semaphore``. A unit belongs to the process that acquired it. When that
+    process dies, in any way, its units return, and the process that gets one of them is shown an `OwnerDiedWarning`.
+
+    If units are events and not property, no unit returns, as in the standard library: when the first value is 0, or
+    from the first release by a process that had not acquired.
+
+    Parameters
+    ----------
+    value : int, default 1
+        The units it begins with.
+    ctx : multiprocessing context, optional
+        Makes the standard semaphore if this process cannot share memory.
+
+    Raises
+    ------
+    ValueError
+        The value is negative or above 2**31 - 1.
+
+    Examples
+    --------
+    >>> semaphore = mp.Semaphore(2)
+    >>> with semaphore:
+    ...     semaphore.get_value()
+    1
+    """
+
+    def __new__(cls, value: int = 1, *, ctx: Any = None) -> Any:
+        return _semaphore(cls, value, _MOST, synchronize.Semaphore, ctx)
+
+    def __init__(self, value: int = 1, *, ctx: Any = None) -> None:
+        pass
+
+    __reduce__ = _reduce
+
+
+class BoundedSemaphore(Semaphore, _BoundedSemaphore):
+    """
+    A `Semaphore` that cannot have more units than it began with: one release more is a `ValueError`.
+
+    Parameters
+    ----------
+    value : int, default 1
+        The units it begins with.
+    ctx : multiprocessing context, optional
+        Makes the standard semaphore if this process cannot share memory.
+
+    Raises
+    ------
+    ValueError
+        The value is negative or above 2**31 - 1.
+
+    Examples
+    --------
+    >>> mp.BoundedSemaphore(3).get_value()
+    3
+    """
+
+    def __new__(cls, value: int = 1, *, ctx: Any = None) -> Any:
+        return _semaphore(cls, value, value, synchronize.BoundedSemaphore, ctx)
+
+
+def _semaphore(cls: Any, value: int, most: int, fallback: Any, ctx: Any) -> Any:
+    if not 0 <= value <= _MOST:
+        raise ValueError(f"a semaphore cannot have {value} units; give 0 to {_MOST}")
+    block = sync.create(lib.MPSHM_SEMAPHORE, value, most)
+    if block is sync.NOT_SHARED:
+        return sync.standard(fallback, value, ctx=ctx)
+    return _make(cls, block, _PLAIN, most)
+
+
+declare_one_receiver(Lock, RLock, Semaphore, BoundedSemaphore)

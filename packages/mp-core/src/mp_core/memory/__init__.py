@@ -1,0 +1,1 @@
+"""Blocks of shared memory, and the references of processes to them."""

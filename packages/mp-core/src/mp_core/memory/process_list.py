@@ -1,0 +1,41 @@
+"""The sessions of this user and their processes, as the C library reads them from their tables."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mp_core.sharing import backend
+
+__all__ = ["ProcessEntry", "SessionEntry", "list_processes"]
+
+
+class ProcessEntry(NamedTuple):
+    """One process of a session, or a sender that has left while its messages are in flight."""
+
+    session: str
+    pid: int
+    attached: bool
+    held_blocks: int
+    held_bytes: int
+    cached_bytes: int
+    in_flight_blocks: int
+    in_flight_bytes: int
+    oldest_seconds: float
+    oldest_bytes: int
+    oldest_line: str
+
+
+class SessionEntry(NamedTuple):
+    """One session: its processes, its cache, and how many managers it has had."""
+
+    name: str
+    processes: int
+    manager_starts: int
+    cached_bytes: int
+    cache_limit: int
+
+
+def list_processes() -> tuple[list[SessionEntry], list[ProcessEntry]]:
+    """Return the sessions in which memory was shared, and their processes; nothing is written to a session."""
+    sessions, processes = backend.sessions_and_processes()
+    return [SessionEntry(*fields) for fields in sessions], [ProcessEntry(*fields) for fields in processes]

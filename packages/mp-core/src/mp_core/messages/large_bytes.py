@@ -1,0 +1,100 @@
+"""Large bytes: what `bytes`, `bytearray`, `str` and `array.array` of 64 KiB and more need beside their C code.
+
+`native/large_bytes.c` copies them into blocks; `native/pickle_writer.c` and `native/pickle_reader.c` are the files of
+picklers and unpicklers.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from mp_core.sharing import backend
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Place", "reader", "rebuild_array", "use_arrays", "writer"]
+
+# The reduction of an array by this protocol has its bytes and its machine format.
+PROTOCOL = 5
+
+Place = tuple[int, int, bytes]
+"""Position in the stream, bytes of the length before it, handle."""
+
+
+def writer(file: io.BytesIO, places: list[Place]) -> Any:
+    """Return a pickler's file, which puts large bytes into blocks, their *places* into the list, all else in *file*."""
+    return backend.PickleWriter(file.write, places, _stays)
+
+
+def reader(stream: bytes, places: list[Place]) -> Any:
+    """Return the file for an unpickler: *stream* with the bytes of the *places* in their positions."""
+    from mp_core.memory.block import rebuild_copy
+
+    pieces = [(position, width, rebuild_copy(handle)) for position, width, handle in places]
+    return backend.PickleReader(stream, pieces)
+
+
+def _stays(number: int, nbytes: int) -> None:
+    """Warn, the first time, that bytes travel through the pipe, because a block failed with errno *number*."""
+    from mp_core.memory import block
+    from mp_core.system.errors import warn_sent_by_value
+
+    try:
+        block.failed(number, nbytes)
+    except (MemoryError, OSError) as error:
+        warn_sent_by_value("data", nbytes, error)
+
+
+# ---- array.array -----------------------------------------------------------------------------------------------------
+
+
+class _InFlight:
+    """The bytes of an array in flight to one receiver; it arrives as a `Block`, or as a bytearray of them."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: bytes) -> None:
+        self.handle = handle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return backend.rebuild_copy, (self.handle,)
+
+
+def use_arrays(table: Any) -> None:
+    """
+    Let the pickler with this dispatch *table* copy an `array.array` straight into a block.
+
+    A reducer that a program has registered is kept. The module ``multiprocessing.managers`` registers one too, which
+    copies the array; it is replaced.
+    """
+    module = sys.modules.get("array")
+    if module is None:
+        return
+    known = table.get(module.array)
+    if known is None or known is getattr(sys.modules.get("multiprocessing.managers"), "reduce_array", None):
+        dict.__setitem__(table, module.array, _reduce_array)
+
+
+def _reduce_array(array: Any) -> Any:
+    nbytes = len(array) * array.itemsize
+    if nbytes < backend.LARGE or backend.by_value():
+        return array.__reduce_ex__(PROTOCOL)
+    handle = backend.copy_large(array)
+    if isinstance(handle, int):
+        _stays(-handle, nbytes)
+        return array.__reduce_ex__(PROTOCOL)
+    return rebuild_array, (array.typecode, _InFlight(handle))
+
+
+def rebuild_array(typecode: str, memory: Any) -> Any:
+    """Return a new array of the bytes in *memory*, which came through a block."""
+    from array import array
+
+    made = array(typecode)
+    with memoryview(memory) as view:
+        made.frombytes(view)
+    backend.copied_bytes(len(made) * made.itemsize)
+    return made

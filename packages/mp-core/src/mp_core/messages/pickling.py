@@ -1,0 +1,294 @@
+"""Pickling of messages: `ForkingPickler.dumps`, extended by the notes below.
+
+Note [A message that fails]
+---------------------------
+A message that cannot be pickled, or that has no receiver, leaks no memory.
+
+Pickling a block makes an in-flight reference, which keeps the memory until it is received. If a later object of the
+same message cannot be pickled, or the pipe reports that its reader is gone, no process will receive it: so the
+references of that message are discarded. `native/message.c` keeps the list.
+
+Note [Buffers]
+--------------
+Since protocol 5 an object may offer its memory to the pickler (`pickle.PickleBuffer`: Arrow tables, the text columns of
+pandas, other objects with large memory that are not arrays). The pickler calls a callback with each buffer; a buffer
+that the callback takes stays out of the pickle and must be passed to the unpickler separately. Receivers call plain
+`pickle.loads`, so if any buffer was taken, a second pickle wraps the first and passes the buffers on loading:
+
+    nothing taken    pickle
+    taken            pickle of (load_with, (bytes of the pickle, [Block, Block, ...]))
+
+Only messages and the arguments of processes are pickled so, and only if the caller names no protocol.
+
+Note [Large bytes]
+------------------
+``bytes``, ``bytearray``, ``str`` and the buffers that stay in the pickle travel through blocks from 64 KiB on
+(`native/pickle_writer.c`, Note [A divided pickle]). The receiver has to put the pickle together again:
+
+    pickle of (load_divided, (stream, [(position, bytes of the length, handle), ...], buffers))
+
+An `array.array` would put its bytes into a private copy first; `_reduce_array` saves that copy on both sides.
+
+Note [Many objects]
+-------------------
+Of a message that needs a pickler, arrays and other objects of codecs leave it from the 17th on, and travel beside it
+(`native/object_table.c`, Note [Objects beside a pickle]). The table of objects replaces the reducers in the message's
+own pickler; a reducer that pickles something with another pickler meanwhile has the usual ones:
+
+    pickle of (load_beside, (bytes of the pickle, pickle of the list of the objects))
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+
+from mp_core.children import child_descriptors
+from mp_core.children.main_module import UNPICKLABLE, sends_definitions
+from mp_core.messages import failed_messages, large_bytes
+from mp_core.sharing import backend
+from mp_core.sharing.backend import ObjectTable, ReducerTable, by_value, in_message, load_beside, pickled, plain_pickle
+from mp_core.system import imports, reducers
+from mp_core.system.handler_errors import is_of_handler
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "can_be_pickled",
+    "dump",
+    "dumps",
+    "is_set_up",
+    "load_divided",
+    "load_with",
+    "loads",
+    "pickled_for_task",
+    "receive_arguments",
+    "set_up",
+    "use_alone",
+]
+
+
+# The functions that these replace, set by `set_up`.
+_dumps: Callable[..., Any]
+_make_pair: Callable[[bool], Any]
+#: `ForkingPickler.loads`: receives a message, and handles one that fails.
+loads: Callable[..., Any] = backend.loads
+_set_up = False
+
+
+def is_set_up() -> bool:
+    """Return whether `set_up` was called."""
+    return _set_up
+
+
+def set_up(dumps: Callable[..., Any], loads: Callable[..., Any], make_pair: Callable[[bool], Any]) -> None:
+    """
+    Set the functions that `dumps` and `loads` extend, those of `ForkingPickler` before the installation.
+
+    *make_pair* makes the channel for the arguments of a child.
+    """
+    global _dumps, _make_pair, _set_up
+    _dumps, _make_pair = dumps, make_pair
+    failed_messages.extend(loads)
+    _set_up = True
+
+
+def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
+    """`ForkingPickler.dumps`: pickle a message, and discard its in-flight references if that fails."""
+    if protocol is None and cls is ForkingPickler:
+        # Most messages need no ForkingPickler, which takes several microseconds to make.
+        data = plain_pickle(obj)
+        if data is None:
+            data = _dumps_alone(obj)
+        if data is not None:
+            return memoryview(data)
+    if protocol is None and cls is ForkingPickler and sends_definitions():
+        return _dumps_of_main(obj)
+    return in_message(_pickle, cls, obj, protocol)
+
+
+def _pickle(cls: Any, obj: Any, protocol: int | None = None) -> Any:
+    if protocol is None and not by_value() and cls.__init__ is ForkingPickler.__init__ and _is_self_contained(cls):
+        return _dump(cls, obj)
+    return _dumps(cls, obj, protocol)
+
+
+def _is_self_contained(cls: Any) -> bool:
+    """Return whether any unpickler reads what picklers of *cls* write, also one for a part of the message."""
+    return getattr(cls, "persistent_id", None) is getattr(pickle.Pickler, "persistent_id", None)
+
+
+def _dumps_of_main(obj: Any) -> Any:
+    """Do as `dumps` in a process whose program no other can import, see definitions.py."""
+    mark = child_descriptors.mark()
+    try:
+        return in_message(_dump_without_main, obj)
+    except (_MainIsNamed, *UNPICKLABLE):
+        child_descriptors.take_back(mark)
+    return in_message(_pickle, imports.load("mp_core.messages.definitions").MainPickler, obj)
+
+
+class _MainIsNamed(Exception):
+    """A pickle names the main module, which its receiver cannot import."""
+
+
+_names_main = re.compile(b"__main__").search
+
+
+def _dump_without_main(obj: Any) -> Any:
+    data = _pickle(ForkingPickler, obj)
+    if _names_main(data):
+        raise _MainIsNamed
+    return data
+
+
+def pickled_for_task(dumps: Callable[..., Any], obj: Any, protocol: int | None = None) -> Any:
+    """
+    Return ``pickled(dumps, obj, protocol)``; functions and classes without a name travel as definitions.
+
+    For what a process is to do and not for all messages: what `multiprocessing` cannot put into a queue is an error.
+    """
+    mark = child_descriptors.mark()
+    try:
+        return pickled(dumps, obj, protocol)
+    except UNPICKLABLE:
+        child_descriptors.take_back(mark)
+        try:
+            return pickled(_pickle, imports.load("mp_core.messages.definitions").Pickler, obj)
+        except Exception as error:
+            raise error from None
+
+
+def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
+    """Pickle the arguments of a new process, as multiprocessing does, as a message like any other."""
+    message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
+    if child_descriptors.too_many():
+        message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
+    reader = None
+    if message.handles:
+        reader = child_descriptors.send_arguments(message, _make_pair)
+    file.write(message.data if reader is None else ForkingPickler.dumps(_Call(receive_arguments, (reader,))))
+
+
+def receive_arguments(reader: Any) -> Any:
+    """In a new process: receive its arguments, see Note [Arguments with memory] in child_descriptors.py."""
+    with reader:
+        return reader.recv()
+
+
+PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
+
+
+def _take(buffer: pickle.PickleBuffer) -> Any:
+    """Return (block, offset, nbytes, read-only), which the message carries instead of *buffer*; None if it stays."""
+    return imports.load("mp_core.messages.buffers").take(buffer)
+
+
+def _dumps_alone(obj: Any) -> bytes | None:
+    """Return the pickle of a message that `use_alone` has a reducer for; it has no references, and no name of main."""
+    reduce = _alone.get(type(obj))
+    call = None if reduce is None else reduce(obj)
+    return None if call is None else pickle.dumps(_Call(*call), PROTOCOL)
+
+
+def _dump(cls: Any, obj: Any) -> memoryview:
+    taken: list[Any] = []
+    places: list[large_bytes.Place] = []
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        place = _take(buffer)
+        if place is not None:
+            taken.append(place)
+        return place is None
+
+    file = io.BytesIO()
+    pickler = reducers.new_pickler(cls, large_bytes.writer(file, places), PROTOCOL, stays, ReducerTable)
+    table = None
+    if isinstance(pickler.dispatch_table, dict):  # it may be a program's own
+        table = ObjectTable(pickler.dispatch_table)
+        large_bytes.use_arrays(pickler.dispatch_table)
+    pickler.dump(obj)
+    if places and not taken:
+        # Nothing in it has a reducer of ForkingPickler, which takes several microseconds to make.
+        file = io.BytesIO(pickle.dumps(_Call(load_divided, (file.getvalue(), places, taken)), PROTOCOL))
+    elif places:
+        file = io.BytesIO(_wrapped(cls, load_divided, file.getvalue(), places, taken))
+    elif taken:
+        file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
+    objects = None if table is None else table.written()
+    if objects is not None:
+        return _wrapped(cls, load_beside, file.getvalue(), objects)
+    return file.getbuffer()
+
+
+backend.setup_reducer_table(reducers.without, reducers.find)
+_alone: dict[type, Callable[[Any], Any]] = {}
+
+
+def use_alone(kind: type, reduce: Callable[[Any], tuple[Any, ...] | None]) -> None:
+    """
+    Pickle a message that is one object of *kind* as the call that *reduce* returns, without a ForkingPickler.
+
+    The call has no objects that need one, and none of the main module.
+    """
+    _alone[kind] = reduce
+
+
+def _wrapped(cls: Any, function: Callable[..., Any], *parts: Any) -> memoryview:
+    """Return the pickle of a call of *function* with *parts*."""
+    file = io.BytesIO()
+    cls(file, PROTOCOL).dump(_Call(function, parts))
+    return file.getbuffer()
+
+
+class _Call:
+    """Pickle as a call."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.parts
+
+
+def load_with(data: bytes, places: list[Any]) -> Any:
+    """Unpickle *data* with its out-of-band buffers, see Note [Buffers]. A place outside its block is a `ValueError`."""
+    return pickle.loads(data, buffers=_buffers(places))
+
+
+def load_divided(stream: bytes, pieces: list[large_bytes.Place], places: list[Any]) -> Any:
+    """Unpickle a pickle whose large bytes are in blocks, see Note [Large bytes], with its out-of-band buffers."""
+    return pickle.Unpickler(large_bytes.reader(stream, pieces), buffers=_buffers(places)).load()
+
+
+def _buffers(places: list[Any]) -> list[memoryview]:
+    buffers = []
+    for block, offset, nbytes, readonly in places:
+        view = memoryview(block)[offset : offset + nbytes]
+        if offset < 0 or view.nbytes != nbytes:
+            raise ValueError(
+                f"the handle of a buffer is damaged: {nbytes} bytes at {offset} of {memoryview(block).nbytes}"
+            )
+        buffers.append(view.toreadonly() if readonly else view)
+    return buffers
+
+
+def can_be_pickled(thing: Any) -> bool:
+    """Return whether a message may contain *thing*: pickle it, and discard the in-flight references."""
+    if child_descriptors.trial.under_way:
+        return True  # the outer trial decides
+    child_descriptors.trial.under_way = True
+    try:
+        pickled(ForkingPickler(io.BytesIO()).dump, thing)
+        return True
+    except Exception as error:
+        if is_of_handler(error):
+            raise
+        return False
+    finally:
+        child_descriptors.trial.under_way = False

@@ -1,0 +1,93 @@
+"""Which part of an object cannot be pickled: a note for the error, such as "args[1].model._lock, a lock".
+
+It runs only after an error: the object is pickled again, by Python's own pickler, which shows where it stands.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+from multiprocessing.reduction import ForkingPickler
+
+from mp_core.sharing import backend
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["note"]
+
+LONGEST = 200  # characters of a path
+_REMEDIES = {
+    "should only be shared": "pass it to the workers by initializer= and initargs=, or to a Process by args=",
+    "lock": "leave it out by __getstate__, and make it again in __setstate__ or in the child",
+}
+
+
+def note(error: BaseException, where: str, **parts: Any) -> None:
+    """
+    Add to *error* which of the named *parts*, or what in it, cannot be pickled; *where* says of what they are parts.
+
+    Examples
+    --------
+    >>> import threading
+    >>> error = TypeError("cannot pickle '_thread.lock' object")
+    >>> mp_core.messages.unpicklable.note(error, "the task f", args=(1, [threading.Lock()]))
+    >>> error.__notes__[0].partition(";")[0]
+    "args[1][0] in the task f, of type 'lock', cannot be pickled"
+    """
+    if getattr(error, "_is_placed", False) or isinstance(error, MemoryError):
+        return
+    for name, part in parts.items():
+        found = _find(part)
+        if found is not None:
+            path, thing = found
+            path = path if len(path) <= LONGEST else path[:LONGEST] + "…"
+            texts = [f"{name}{path} in {where}, of type {type(thing).__name__!r}, cannot be pickled"]
+            texts += [remedy for sign, remedy in _REMEDIES.items() if sign in str(error)][:1]
+            try:
+                error.add_note("; ".join(texts))
+                error._is_placed = True  # type: ignore[attr-defined]
+            except Exception:
+                pass  # an exception of the program that takes no attributes
+            return
+
+
+def _find(thing: Any) -> tuple[str, Any] | None:
+    """Return the path to what cannot be pickled in *thing*, and that; None if all can."""
+    pickler = _Pickler(io.BytesIO(), 5, buffer_callback=lambda _: None)
+    try:
+        # In a message, whose references are discarded.
+        backend.pickled(pickler.dump, thing)
+    except Exception:
+        return _path(pickler.stack), pickler.stack[-1] if pickler.stack else thing
+    return None
+
+
+class _Pickler(pickle._Pickler):
+    """Leaves the objects that it was pickling in `stack`, the outermost first."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.stack: list[Any] = []
+        self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        self.stack.append(obj)
+        super().save(obj, save_persistent_id)  # type: ignore[misc]
+        self.stack.pop()
+
+
+def _path(stack: list[Any]) -> str:
+    path = ""
+    for i, (outer, inner) in enumerate(itertools.pairwise(stack)):
+        if isinstance(outer, list | tuple):
+            place = next((k for k, each in enumerate(outer) if each is inner), None)
+            path += "" if place is None else f"[{place}]"
+        elif isinstance(outer, dict):
+            key = next((key for key, value in outer.items() if value is inner), None)
+            owner = stack[i - 1] if i else None
+            is_of_object = getattr(owner, "__dict__", None) is outer
+            path += "" if key is None else f".{key}" if is_of_object else f"[{key!r}]"
+    return path
