@@ -272,7 +272,7 @@ def test_times_paths_decimals_enums_and_named_tuples_need_no_pickler(sent: Any) 
         data = pickled(sent)
         pickletools.dis(data, out=io.StringIO())
         assert loads(data) == sent and type(loads(data)) is type(sent) and repr(loads(data)) == repr(sent)
-        message = native.plain_pickle(whole)
+        message = backend.plain_pickle(whole)
         assert message is not None
         got = ForkingPickler.loads(message)
         assert got[0] is got[1].x is got[2] is got[3]["again"][0] and got[0] == sent
