@@ -116,6 +116,7 @@ html_theme_options = {
         "alt_text": "mp-all",
     },
     "navbar_center": ["groups"],
+    "github_url": URLS["Source"],
     "show_prev_next": True,
     "show_toc_level": 2,
     "navigation_with_keys": False,
@@ -191,7 +192,22 @@ def leave_out_private(app: Sphinx, name: str, kind: type, options: object, bases
     bases[:] = [base for base in bases if "._" not in base.__module__] or [object]
 
 
+PROGRAM = re.compile(r"(?m)^\[`examples/.*`\]\((\.\./examples/.*\.py)\)$")
+PART = re.compile(r"<!-- site: (\S+) -->.*?<!-- /site -->", re.DOTALL)
+
+
+def complete(app: Sphinx, page: str, source: list[str]) -> None:
+    """
+    Show a program in the place of the line that links to it, and a file of _templates in the place of a part.
+
+    Where the repository is browsed, the link and the part are shown, as nobody reads directives there.
+    """
+    text = PROGRAM.sub(r"```{literalinclude} \1\n:language: python\n```", source[0])
+    source[0] = PART.sub(lambda found: (Path(app.srcdir) / "_templates" / f"{found[1]}.md").read_text(), text)
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", complete)
     app.connect("missing-reference", in_our_packages)
     app.connect("autodoc-process-bases", leave_out_private)
     app.connect("html-page-context", describe, priority=400)  # before sphinxext.opengraph, which then adds none

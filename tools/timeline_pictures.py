@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PIPELINE = ["with_mp_all.py", "--rows", "12", "--columns", "16"]
 
 
 def photograph(report: Path, picture: str, height: int) -> None:
@@ -41,12 +40,9 @@ def main() -> None:
             r"```python\n(# divisors\.py\n.*?)```", (ROOT / "docs/timeline.md").read_text(), re.DOTALL
         )
         (folder / "divisors.py").write_text(program)
-        for chunk, picture, height in (("40", "timeline-uneven.png", 450), ("2", "timeline-even.png", 450)):
+        for chunk, picture, height in (("40", "timeline-uneven.png", 560), ("2", "timeline-even.png", 560)):
             subprocess.run([sys.executable, "divisors.py", chunk], cwd=folder, check=True)
             photograph(report, picture, height)
-        record = [sys.executable, "-m", "mp_all", "run", "--timeline", str(report), *PIPELINE]
-        subprocess.run([*record, "--mosaic", str(folder / "mosaic.npy")], cwd=ROOT / "examples/tiles", check=True)
-        photograph(report, "timeline.png", 465)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,17 @@ the kernel finds and zeroes; later into used ones.
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import record
 from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
 from benchmarks.samples import Claim, Line, Sample
@@ -18,6 +24,8 @@ from benchmarks.samples import Claim, Line, Sample
 PEERS = ("ours", "stdlib", "joblib", "mpire", "torch fd", "torch fs")
 COUNT, SIZE, WORKERS, BLOCKS = 64, 16 << 20, 2, 8 << 20
 KEPT: dict[str, Any] = {}
+CALLS = "first_call.py, its first call", "first_call.py, a later call"
+PAGE = record.ROOT / "docs" / "performance.md"
 
 
 def measure(bench: Bench) -> list[Line]:
@@ -33,7 +41,31 @@ def measure(bench: Bench) -> list[Line]:
         pipes.claims.append(Claim("ours in KiB", through["ours"].median / 1024, 64))
     for peer in present:
         bench.do(peer, close_pool)
-    return [line, pipes, *_shared_allocated(bench), _blocks(bench)]
+    return [line, pipes, *_shared_allocated(bench), _blocks(bench), *_calls_of_a_program(bench)]
+
+
+def _calls_of_a_program(bench: Bench) -> list[Line]:
+    """Measure the program of docs/performance.md: its first call, which a script makes, and a later one."""
+    lines = []
+    for what in CALLS:
+        samples = bench.in_turns(
+            f"P6 {what}", [Task(p, p, call_of_a_program, (what,), 5, False) for p in ("ours", "stdlib")], 5
+        )
+        lines.append(Line("P6", what, samples))
+        lines[-1].claim_ratio("stdlib / ours", "stdlib", "ours", 4, at_least=True)
+    return lines
+
+
+def call_of_a_program(stage: Stage, what: str) -> float:
+    """Return the seconds of the first call, or of the last."""
+    module = "mp_all" if stage.peer.name == "ours" else "multiprocessing"
+    (program,) = re.findall(r"```python\n(# first_call\.py\n.*?)```", PAGE.read_text(), re.DOTALL)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "first_call.py")
+        file.write_text(program.replace("import mp_all as", f"import {module} as"))
+        done = subprocess.run([sys.executable, str(file)], stdout=subprocess.PIPE, text=True, check=True)
+    first, *_, last = map(float, done.stdout.split())
+    return first if what == CALLS[0] else last
 
 
 def _blocks(bench: Bench) -> Line:

@@ -48,6 +48,8 @@ def platform_tag() -> str:
 
 def refuse_without_tools() -> None:
     """End the program if this machine cannot compile the library, before anything is begun."""
+    if sys.version_info < (3, 11):  # noqa: UP036  (pip learns it from the wheel that is built here)
+        raise SystemExit(f"mp-core needs Python 3.11 or later, and this is Python {sys.version.split()[0]}")
     compiler = shlex.split(os.environ.get("CC", "cc"))[0]
     header = Path(sysconfig.get_path("include")) / "Python.h"
     lacks = {

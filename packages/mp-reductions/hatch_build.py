@@ -53,6 +53,8 @@ def refuse_without_tools() -> None:
     """
     End the program if this machine cannot compile the module, before anything is begun.
     """
+    if sys.version_info < (3, 11):  # noqa: UP036  (pip learns it from the wheel that is built here)
+        raise SystemExit(f"mp-reductions needs Python 3.11 or later, and this is Python {sys.version.split()[0]}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise SystemExit(
             "mp-reductions is built for CPython's stable ABI, which a free-threaded build does not have: "

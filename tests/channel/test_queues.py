@@ -6,14 +6,17 @@ import gc
 import multiprocessing
 import pickle
 import queue as standard
+import re
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import channel_tasks as tasks
 import numpy as np
 import pytest
+from support.scripts import run_script
 
 import mp_all as mp
 from mp_core.channels import channel_queues
@@ -320,3 +323,32 @@ def test_a_put_whose_thread_cannot_start_puts_nothing_and_leaves_the_queue_whole
     assert queue.get(timeout=10) == 1
     queue.close()
     queue.join_thread()
+
+
+ABANDONED = """
+    import os, signal, sys, threading, time
+    import mp_all as mp
+
+    def put(queue, seconds):
+        time.sleep(seconds)
+        queue.put(seconds)
+
+    if __name__ == "__main__":
+        context = mp.get_context(sys.argv[1])
+        queue = context.Queue()
+        for seconds in (1.5, 0):
+            child = context.Process(target=put, args=(queue, seconds))
+            child.start()
+            print(queue.get())
+            child.join()
+        signal.signal(signal.SIGALRM, lambda *_: queue.put("from a handler"))
+        signal.alarm(3)
+        print(queue.get())
+"""
+
+
+def test_a_get_that_waits_for_processes_that_have_all_ended_warns(tmp_path: Path, start_method: str) -> None:
+    done = run_script(tmp_path, ABANDONED, start_method)
+    assert (done.returncode, done.stdout) == (0, "1.5\n0\nfrom a handler\n"), done.stderr
+    first, _ = done.stderr.splitlines()
+    assert re.match(r"\S+program.py:19: RuntimeWarning: get\(\) waits for ever: no other process has", first)

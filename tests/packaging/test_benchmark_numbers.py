@@ -81,3 +81,17 @@ def test_the_plots_that_are_shown_are_there() -> None:
     for document in SOURCES:
         for image in map("".join, re.findall(r"!\[[^\]]*\]\(([^)]+)\)|<img src=\"([^\"]+)\"", document.read_text())):
             assert (document.parent / image).is_file(), f"{document.name} shows {image}"
+
+
+def test_a_sentence_about_who_is_ahead_holds_in_the_record() -> None:
+    """A comment beside the sentence says what it needs: the line, and the medians in their order."""
+    text = (ROOT / "docs" / "performance.md").read_text()
+    claims = re.findall(r"<!-- holds: (.+): (.+) ([<>]) (.+) -->", text)
+    assert len(claims) == text.count("<!-- holds") > 5
+    found = record.read(record.SHOWN)
+    for what, first, sign, others in claims:
+        entry = found.find(what)
+        assert entry is not None, what
+        for other in others.split(", "):
+            one, two = entry.figures[first].median, entry.figures[other].median
+            assert one < two if sign == "<" else one > two, f"{what}: {first} {one:g}, {other} {two:g}"

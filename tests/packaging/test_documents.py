@@ -38,7 +38,7 @@ def test_a_link_between_documents_has_a_target(document: Path) -> None:
 
 def test_each_page_of_the_site_can_be_reached() -> None:
     pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").glob("*.md")}
-    toctrees = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    toctrees = (ROOT / "docs" / "_templates" / "contents.md").read_text()
     listed = {
         name.strip("<>")  # a page, or `its title <page>`
         for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", toctrees, re.M | re.S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from support.scripts import run_python, run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
-from mp_all import _top
+from mp_all import _sessions, _top
 
 NBYTES = 400_000
 SEND = """
@@ -347,3 +348,43 @@ def test_a_silent_connection_holds_up_no_scrape(tmp_path: Path) -> None:
                 assert b"mp_all_session_processes" in answer.read()
         finally:
             server.kill()
+
+
+def test_named_arrays_are_shown_with_who_has_them_until_they_are_unlinked(tmp_path: Path) -> None:
+    folder = {"MPSHM_RUNTIME_DIR": str(tmp_path)}
+    name = f"seen by top {os.getpid()}"
+    array = mp.shared.named(name, 1000, create=True)
+    try:
+        for command in ("top", "stat"):
+            options = ["--count", "1"] if command == "top" else []
+            view = succeeded(run_python("-m", "mp_all", command, *options, **folder))
+            assert f"named array {name!r}: 11.8 KiB, in processes {os.getpid()}\n" in view
+        del array
+        gc.collect()
+        (found,) = [each for each in mp.memory_report()["named"] if each["name"] == name]
+        assert found["pids"] == []
+    finally:
+        mp.shared.unlink(name)
+    assert [each for each in mp.memory_report()["named"] if each["name"] == name] == []
+
+
+def test_q_ends_the_view_and_the_terminal_is_as_before() -> None:
+    command = f"stty -g; {sys.executable} -m mp_all top --interval 60; stty -g"
+    with subprocess.Popen(
+        ["script", "-qec", command, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as view:
+        assert view.stdin is not None and view.stdout is not None
+        before = view.stdout.readline()
+        while "shared memory now" not in (line := view.stdout.readline()) and "session" not in line:
+            assert line
+        view.stdin.write("xq")
+        view.stdin.flush()
+        after, _ = view.communicate(timeout=30)
+    assert after.splitlines()[-1].endswith(before.rstrip())  # behind the sequence that shows the cursor again
+
+
+def test_a_child_is_named_after_its_parent() -> None:
+    context = mp.get_context("spawn")
+    with context.Pool(1) as pool:
+        pid = pool.apply(os.getpid)
+        assert _sessions.command_of(pid).startswith(f"child of {os.getpid()}: ")

@@ -11,8 +11,8 @@ PYTHON = ROOT / "packages/mp-core/src/mp_core/system/settings.py"
 C = ROOT / "libshm/src/base/settings.c"
 #: It runs at the start of every Python, where it imports nothing of ours before it has to.
 STARTUP = ROOT / "packages/mp-all/startup/_mp_all_startup.py"
-#: A parent's message to its children, which no program sets.
-FOR_CHILDREN = {"MP_TIMELINE_RUN"}
+#: Messages of a parent, or of a command, to its children: no program sets them.
+FOR_CHILDREN = {"MP_TIMELINE_PRINT", "MP_TIMELINE_RUN"}
 #: Messages of the launcher, and one that torch has and that has no effect here.
 OF_JOBS = {"MP_SPAWN_INSIDE", "MP_SPAWN_KEY", "MP_SPAWN_PARALLEL_START"}
 

@@ -133,7 +133,7 @@ def test_the_first_screen_has_sentence_install_line_program_numbers_and_picture(
     shown = seen(site, address, tmp_path, 1440, 900)
     texts = [" ".join(text.split()) for text in shown["texts"]]
     assert any(text.startswith("Change import multiprocessing to import mp_all as multiprocessing") for text in texts)
-    assert "pip install mp-all" in texts
+    assert "pip install ./packages/*" in texts
     assert " ".join(program[1].split()) in texts
     for what, number in gains:
         assert f"{what.replace('`', '')}: {number}" in texts
@@ -144,3 +144,10 @@ def test_the_first_screen_has_sentence_install_line_program_numbers_and_picture(
 def test_the_landing_page_fits_the_width_of_a_phone(site: Path, address: str, tmp_path: Path) -> None:
     shown = seen(site, address, tmp_path, 390, 844)
     assert shown["texts"] != [] and shown["cut"] == []
+
+
+def test_a_program_and_a_directive_are_on_the_site_and_not_where_the_repository_is_browsed(site: Path) -> None:
+    assert (site / "examples.html").read_text().count("highlight-python") == 15
+    for name in ("index.md", "examples.md", "adoption.md"):
+        assert not re.search(r"^(```\{|:::)", (ROOT / "docs" / name).read_text(), re.MULTILINE), name
+    assert "https://github.com/" in re.search(r"<header.*?</header>", (site / "index.html").read_text(), re.DOTALL)[0]  # type: ignore[index]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -105,3 +107,19 @@ def test_each_project_supports_the_same_pythons_and_is_typed(name: str) -> None:
     assert "Typing :: Typed" in PROJECTS[name]["classifiers"]
     assert (ROOT / "packages" / name / "src" / package / "py.typed").exists()
     assert (ROOT / "packages" / name / PROJECTS[name]["readme"]).exists()
+
+
+@pytest.mark.parametrize("package", ["core", "reductions", "cuda", "torch"])
+def test_an_old_python_is_refused_in_one_line_before_anything_is_compiled(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("hatchling")
+    path = ROOT / "packages" / f"mp-{package}" / "hatch_build.py"
+    spec = importlib.util.spec_from_file_location("hatch_build", path)
+    assert spec is not None and spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    hook.refuse_without_tools()
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(SystemExit, match=f"mp-{package} needs Python 3.11 or later, and this is Python"):
+        hook.refuse_without_tools()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from support.scripts import run_script
 
 import mp_all as mp
+from mp_core.messages import unpicklable
 from mp_core.system import errors
 from mp_reductions import array as reducers
 
@@ -108,3 +110,35 @@ def test_the_warning_is_shown_by_default(tmp_path: Path, strategy: str) -> None:
     assert "SharedMemoryWarning: shared memory ran out" in done.stderr
     assert "ours.send(np.zeros(6000))  # this line" in done.stderr
     assert done.stderr.count("Warning") == 1
+
+
+OF_A_POOL = """
+    import resource, sys
+    import numpy as np
+    import mp_all as mp
+
+    if __name__ == "__main__":
+        arrays = [np.ones(2 << 20, "u1") for _ in range(2)]
+        with mp.Pool(1) as pool, mp.ProcessPoolExecutor(1) as executor:
+            pool.apply(len, ("a",)), executor.submit(len, "a").result()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))  # blocks count as files
+            if sys.argv[1] == "map":
+                pool.map(len, arrays)
+            elif sys.argv[1] == "imap":
+                list(pool.imap(len, iter(arrays)))
+            elif sys.argv[1] == "executor":
+                list(executor.map(len, arrays))
+"""
+
+
+@pytest.mark.parametrize(("call", "line"), [("map", 12), ("imap", 14), ("executor", 16)])
+def test_the_warning_of_a_pool_points_at_the_line_of_the_program(tmp_path: Path, call: str, line: int) -> None:
+    done = run_script(tmp_path, OF_A_POOL, call)
+    assert done.returncode == 0, done.stderr
+    assert f"program.py:{line}: SharedMemoryWarning: " in done.stderr.splitlines()[0]
+
+
+def test_a_lack_of_memory_is_not_taken_for_an_object_that_cannot_be_pickled() -> None:
+    error = MemoryError()
+    unpicklable.note(error, "a task", args=(threading.Lock(),))
+    assert not hasattr(error, "__notes__")

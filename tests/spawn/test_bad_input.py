@@ -19,6 +19,7 @@ METHODS = ", ".join(map(repr, get_all_start_methods()))
     ("options", "error", "text"),
     [
         ({"nprocs": 0}, ValueError, "nprocs=0 is too small; give 1 or more"),
+        ({"nprocs": 10**8}, ValueError, "nprocs=100000000 is too large; this machine allows at most"),
         ({"nprocs": -3}, ValueError, "nprocs=-3 is too small; give 1 or more"),
         ({"nprocs": 2.0}, TypeError, "nprocs=2.0 is a float; give an integer"),
         ({"nprocs": "2"}, TypeError, "nprocs='2' is a str; give an integer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -217,3 +218,15 @@ def test_what_follows_the_script_is_the_scripts(line: list[str]) -> None:
     theirs = ["--n", "3", "--output", "-t", "--", "--no_python", "-n", "--help"]
     chosen = parsed([*line, "train.py", *theirs])
     assert (chosen.script, chosen.arguments) == ("train.py", theirs)
+
+
+def test_a_shell_completes_the_options() -> None:
+    line = command("--print-completion", "bash").stdout
+    words = shlex.split(line)[4]
+    done = subprocess.run(["bash", "-c", f"{line}\ncompgen -W '{words}' -- --max"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("--max-restarts\n", "")
+    assert command("--print-completion", "zsh").stdout.startswith("autoload -U +X bashcompinit")
+
+
+def test_an_option_has_the_name_of_the_parameter_as_well() -> None:
+    assert parsed(["--cpu-affinity", "spread", "train.py"]).bind == "spread"

@@ -8,7 +8,9 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from jobs import NOTING, Job, take_defaults
+from support.scripts import run_script
 
 # The terminal's Ctrl-C comes when rank 0 runs, before rank 1 is known to.
 MAIN = """
@@ -64,3 +66,50 @@ def test_ranks_that_run_handle_a_ctrl_c_that_stops_the_start_of_others(tmp_path:
     assert first == ["SIGINT", "saved"], err
     # Started before the key, after it or not at all; a SIGTERM may come before it has its handler.
     assert second in ([], ["SIGINT", "saved"], ["SIGTERM", "saved"]), err
+
+
+RANK = """
+    import os, signal, time
+    signal.signal(signal.SIGTERM, lambda *_: (open(f"saved-{os.environ['RANK']}", "w"), os._exit(0)))
+    open(f"ready-{os.environ['RANK']}", "w")
+    while True:
+        time.sleep(1)
+"""
+COMMAND = """
+    import os, signal, sys, time
+    from mp_spawn import command, job, zygote
+
+    calls = []
+
+    def press():
+        calls.append(0)
+        if len(calls) == 2:
+            while not os.path.exists("ready-0"):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def readable(fd, timeout, readable=zygote.readable):
+        press()
+        return readable(fd, timeout)
+
+    if sys.argv[1] == "few":  # descriptors: each rank is an interpreter of its own
+        job.Job.spec = lambda self, *args, spec=job.Job.spec: press() or spec(self, *args)
+        import mp_spawn.launch
+        mp_spawn.launch.are_descriptors_few = lambda *args: True
+    else:
+        zygote.readable = readable
+    if __name__ == "__main__":
+        sys.exit(command.main(["-n", "4", "--grace-period", "20", "rank.py"]))
+"""
+
+
+@pytest.mark.parametrize("descriptors", ["many", "few"])
+def test_sigterm_between_two_starts_ends_the_command_and_ranks_that_run_may_save(
+    tmp_path: Path, descriptors: str
+) -> None:
+    (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
+    done = run_script(tmp_path, COMMAND, descriptors)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert done.stderr.splitlines()[-1] == "mp-spawn: SIGTERM came before all ranks had been started"
+    assert (tmp_path / "saved-0").exists()
+    assert not (tmp_path / "ready-3").exists() or (tmp_path / "saved-3").exists() or descriptors == "many"

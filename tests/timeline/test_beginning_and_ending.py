@@ -190,7 +190,10 @@ def test_the_environment_and_the_command_record_an_unchanged_program(tmp_path: P
     assert succeeded(done) == "[0, 2, 4]\n"
     assert len(spans(events_in(tmp_path / "run.json"), "task")) == 3
     for options in (["--timeline", "two.json"], ["--timeline=two.json"]):
-        assert succeeded(run_python("-m", "mp_all", "run", *options, "program.py", cwd=tmp_path)) == "[0, 2, 4]\n"
+        done = run_python("-m", "mp_all", "run", *options, "--", "program.py", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "[0, 2, 4]\n")
+        path, headline, *_ = done.stderr.splitlines()
+        assert path == str(tmp_path / "two.json") and headline.startswith("Tasks add up to ")
         assert len(spans(events_in(tmp_path / "two.json"), "task")) == 3
         (tmp_path / "two.json").unlink()
     assert folders(tmp_path) == []

@@ -370,3 +370,67 @@ def test_one_command_of_several_nodes_writes_the_timeline(tmp_path: Path) -> Non
     names = {event["args"]["name"] for event in events_in(tmp_path / "run.json") if event["name"] == "process_name"}
     ranks = sorted(name.partition(" on ")[0] for name in names if name.startswith("rank"))
     assert ranks == ["rank 0", "rank 1"], names
+
+
+def test_the_bytes_of_a_task_count_its_arrays_copied_and_shared_apart(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys
+        import numpy as np
+        import mp_all as mp
+
+        def double(a):
+            return a * 2
+
+        def same(a):
+            return a
+
+        if __name__ == "__main__":
+            with mp.timeline("run.json"), mp.get_context(sys.argv[1]).Pool(1) as pool:
+                pool.apply(double, (np.ones(1 << 20, np.uint8),))
+                pool.apply(same, (mp.shared.zeros(1 << 20, np.uint8),))
+    """
+    moved, shared = (task["args"] for task in spans(trace_of(tmp_path, program, start_method), "task"))
+    assert 1 << 20 < moved["argument_bytes"] < 2 << 20 and 1 << 20 < moved["result_bytes"] < 2 << 20
+    assert moved["shared_argument_bytes"] == moved["shared_result_bytes"] == 0
+    assert shared["argument_bytes"] < 1000 and shared["result_bytes"] < 1000
+    assert shared["shared_argument_bytes"] == shared["shared_result_bytes"] == 1 << 20
+
+
+def test_a_task_under_way_when_its_pool_is_terminated_is_shown_as_such(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys, time
+        import mp_all as mp
+
+        def work(begun):
+            begun.set()
+            time.sleep(60)
+
+        if __name__ == "__main__":
+            context = mp.get_context(sys.argv[1])
+            begun = context.Event()
+            with mp.timeline("run.json"):
+                with context.Pool(1) as pool:
+                    pool.apply(abs, (1,))
+                    pool.apply_async(work, (begun,))
+                    begun.wait()
+                    time.sleep(0.3)
+    """
+    done, under_way = spans(trace_of(tmp_path, program, start_method), "task")
+    assert (done["name"], under_way["name"]) == ("abs", "work")
+    assert under_way["args"]["terminated"] and under_way["dur"] > 200_000
+
+
+def test_queues_of_one_line_are_told_apart(tmp_path: Path) -> None:
+    program = """
+        import mp_all as mp
+
+        with mp.timeline("run.json"):
+            tasks, results = mp.Queue(), mp.Queue()
+            for queue in (tasks, results):
+                try:
+                    queue.get(timeout=0.05)
+                except Exception:
+                    pass
+    """
+    waits = spans(trace_of(tmp_path, program), "wait.get")
+    assert [wait["args"]["queue"].partition(" made")[0] for wait in waits] == ["queue 1", "queue 2"]

@@ -43,3 +43,53 @@ def test_the_ten_longest_tasks_are_named_longest_first(sentences: list[str]) -> 
 def test_an_uneven_share_is_named_with_a_chunksize_that_would_mend_it(sentences: list[str]) -> None:
     (uneven,) = [sentence for sentence in sentences if "chunksize=" in sentence]
     assert "of the work of sleep" in uneven and "in chunks of up to 15: chunksize=1 " in uneven
+
+
+def sentences_of(folder: Path, body: str) -> str:
+    program = f"""
+        import time
+        import numpy as np
+        import mp_all as mp
+
+        def sleep(seconds):
+            time.sleep(seconds)
+
+        def small(number):
+            return number
+
+        def total(array):
+            return float(array[0])
+
+        if __name__ == "__main__":
+            arrays = [np.full(16 << 20, k, np.uint8) for k in range(8)]
+            with mp.timeline("run.html"), mp.get_context("fork").Pool(2) as pool:
+                {body}
+    """
+    succeeded(run_script(folder, program))
+    return "\n".join(data_of(folder / "run.html")["sentences"])
+
+
+def test_the_headline_is_how_much_of_the_workers_was_used_and_when_the_first_task_began(tmp_path: Path) -> None:
+    said = sentences_of(tmp_path, "pool.map(sleep, [0.25] * 4, chunksize=1); time.sleep(0.5)")
+    headline, first, *_ = said.splitlines()
+    found = re.fullmatch(
+        r"Tasks add up to ([\d.]+) s; the run took ([\d.]+) s on 2 workers: (\d+) % of them used\.", headline
+    )
+    assert found, headline
+    tasks, run, share = map(float, found.groups())
+    assert 1 <= tasks < run < 60 and abs(share - 100 * tasks / (2 * run)) < 2
+    assert re.match(r"The first task began after [\d.]+ ms: ", first)
+
+
+def test_an_array_that_is_sent_again_and_again_should_be_shared_once(tmp_path: Path) -> None:
+    said = sentences_of(tmp_path, "pool.map(total, [arrays[3]] * 12, chunksize=1)")
+    assert re.search(r"MainProcess \(\d+\) copied the same 16.0 MiB for 12 messages. Share them once", said), said
+    said = sentences_of(tmp_path, "pool.map(total, arrays, chunksize=1)")
+    assert "Copying 128.0 MiB into shared memory took" in said and "install_shared_allocator" in said
+
+
+def test_many_calls_of_tiny_tasks_are_told_of_map_and_a_map_of_its_chunksize(tmp_path: Path) -> None:
+    said = sentences_of(tmp_path, "[pool.apply_async(small, (k,)) for k in range(400)][-1].wait(); time.sleep(0.1)")
+    assert "one call of map, in the place of a call for each, with chunksize=" in said, said
+    said = sentences_of(tmp_path, "pool.map(small, range(400), chunksize=1)")
+    assert "so that sending them counts: chunksize=" in said, said

@@ -251,3 +251,8 @@ def what_is_not_there_is_an_error() -> None:
     print(mp_all.shared.zeroes)  # type: ignore[attr-defined]
     print(mp_cuda.emty)  # type: ignore[attr-defined]
     mp_all.set_inline_limit(1.5)  # type: ignore[arg-type]
+
+
+def derives() -> None:
+    class Mine(mp.Queue[int]):  # type: ignore[misc]  # at run time it is a function
+        pass

@@ -125,7 +125,8 @@ def _is_on(variable: str) -> bool:
         return False
     if text in ("1", "true", "yes", "on"):
         return True
-    sys.exit(f"{variable} must be 1 or 0, not {os.environ[variable]!r}")
+    print(f"{variable} must be 1 or 0, not {os.environ[variable]!r}", file=sys.stderr, flush=True)
+    os._exit(1)  # while Python starts, SystemExit would print a traceback
 
 
 def start() -> None:

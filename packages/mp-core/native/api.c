@@ -5,11 +5,6 @@
 #include "messages/plan.h"
 #include "timeline/timeline.h"
 
-static void copy_ends(uint64_t began, uint64_t nbytes)
-{
-    mp_timeline_span(began, MP_LEAST_NS, MP_COPY, MP_INTO, nbytes, 0);
-}
-
 static void device_memory(uint64_t began, uint64_t nbytes, int is_sent)
 {
     mp_timeline_span(began, 0, MP_PICKLE, is_sent ? MP_INTO : 0, nbytes, 0);
@@ -50,7 +45,7 @@ static const mp_core_api api = {
     .release_place = mp_release_place,
     .make_global = mp_make_global,
     .copy_begins = mp_timeline_begin,
-    .copy_ends = copy_ends,
+    .copy_ends = mp_timeline_copied,
     .device_memory = device_memory,
 };
 

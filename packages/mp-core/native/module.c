@@ -109,6 +109,7 @@ static PyMethodDef functions[] = {
     {"timeline_close", mp_py_timeline_close, METH_NOARGS, NULL},
     {"timeline_name", mp_py_timeline_name, METH_VARARGS, NULL},
     {"timeline_now", mp_py_timeline_now, METH_NOARGS, NULL},
+    {"timeline_blocks", mp_py_timeline_blocks, METH_NOARGS, NULL},
     {"timeline_write", (PyCFunction)(void (*)(void))mp_py_timeline_write, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

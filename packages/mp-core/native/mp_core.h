@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.sharing.backend.c_api"
-enum { MP_CORE_API_VERSION = 12 };
+enum { MP_CORE_API_VERSION = 13 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -350,10 +350,10 @@ typedef struct {
     /* Make the pickle of a function. -1 with an exception. */
     int (*make_global)(mp_global *to, PyObject *function);
 
-    /* The time if a timeline is recorded, otherwise 0; and, with the GIL, the end of a copy of
-     * `nbytes` into shared memory that began then. */
+    /* The time if a timeline is recorded, otherwise 0; and, with the GIL, the end of a `copy` of
+     * `nbytes` into shared memory, `from` private memory, that began then. */
     uint64_t (*copy_begins)(void);
-    void (*copy_ends)(uint64_t began, uint64_t nbytes);
+    void (*copy_ends)(uint64_t began, const void *from, const void *copy, uint64_t nbytes);
 
     /* The same for a message with `nbytes` of device memory, which was written or read. */
     void (*device_memory)(uint64_t began, uint64_t nbytes, int is_sent);

@@ -133,7 +133,7 @@ PyObject *mp_copy_to_block(PyObject *op, size_t nbytes, const mp_dtype *dtype)
     one_copy copy = {block.data, PyArray_DATA((PyArrayObject *)op), nbytes};
     mp_copy_held((PyArrayObject *)op, nbytes, copy_whole, &copy);
     mp_core.count_copied(nbytes);
-    mp_core.copy_ends(began, nbytes);
+    mp_core.copy_ends(began, copy.from, block.data, nbytes);
     handle = mp_core.make_handle(&block, MPSHM_COPY);
     mp_core.block_release(&block); /* the in-flight reference keeps it */
     if (handle != NULL && nbytes >= large_nbytes) {

@@ -30,6 +30,7 @@ shared memory. `python -m mp_all` is the same command.
   timeline recover FOLDER  write that report for a run that was killed
   top                      the same, again and again
   (nothing)                the facts for a bug report
+  --print-completion SHELL what completes the commands in bash or zsh: eval "$(mp-all --print-completion bash)"
   --version                the version
   --help, -h               this text"""
 
@@ -50,6 +51,10 @@ def main() -> int:
         print(HELP)
     elif first == "--version":
         print(f"mp-all {__version__}")
+    elif first == "--print-completion" and arguments[1:] in (["bash"], ["zsh"]):
+        from mp_spawn.completion import completion
+
+        print(completion("mp-all", [*COMMANDS, "--help", "--version"], arguments[1]))
     elif _runner.is_program(arguments):
         _runner.run(arguments)
     elif first.startswith("-"):

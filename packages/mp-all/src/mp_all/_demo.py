@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["main"]
+__all__ = ["main", "seconds"]
 
 COUNT, MIB, WORKERS, CALLS = 8, 16, 2, 3
 PROGRAM = f"""\
@@ -42,16 +42,11 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     print(PROGRAM.format(module="mp_all"))
     found = {}
-    with tempfile.TemporaryDirectory(prefix="mp-all-demo-") as folder:
-        for module in ("multiprocessing", "mp_all"):
-            file = Path(folder, f"on_{module}.py")
-            file.write_text(PROGRAM.format(module=module))
-            timeline = chosen.timeline if module == "mp_all" else ""
-            first, *others = _seconds(file, os.path.abspath(timeline) if timeline else "")
-            found[module] = first, min(others)
-            print(
-                f"{module:>15}: {1000 * first:5.0f} ms for the first call, {1000 * min(others):5.0f} ms for a later one"
-            )
+    for module in ("multiprocessing", "mp_all"):
+        timeline = chosen.timeline if module == "mp_all" else ""
+        first, *others = seconds(module, os.path.abspath(timeline) if timeline else "")
+        found[module] = first, min(others)
+        print(f"{module:>15}: {1000 * first:5.0f} ms for the first call, {1000 * min(others):5.0f} ms for a later one")
     cold, warm = (before / after for before, after in zip(*found.values(), strict=True))
     print(
         f"\nOn this machine mp_all is {cold:.1f} times as fast in the first call and {warm:.0f} times in a later one."
@@ -61,10 +56,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _seconds(file: Path, timeline: str) -> list[float]:
-    """Return the seconds of each call of the program, which runs as if nothing were set for it."""
+def seconds(module: str, timeline: str = "") -> list[float]:
+    """Return the seconds of each call of the program on *module*, which runs as if nothing were set for it."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MP_ALL", "MP_TIMELINE")}
     if timeline:
         environment["MP_TIMELINE"] = timeline
-    done = subprocess.run([sys.executable, str(file)], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    with tempfile.TemporaryDirectory(prefix="mp-all-demo-") as folder:
+        file = Path(folder, f"on_{module}.py")
+        file.write_text(PROGRAM.format(module=module))
+        command = [sys.executable, str(file)]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return [float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit()]

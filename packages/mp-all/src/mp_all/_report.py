@@ -43,6 +43,8 @@ def memory_report() -> dict[str, Any]:
           have or may receive its own: its ``pid``, the UUID of the ``device``; ``own_bytes`` and ``own_allocations`` of
           its own; ``held_bytes`` and ``held_allocations`` of other processes that its arrays use. Memory that is open
           only for the next message is not counted
+        - ``named``: for each array of `shared.named` that nobody has unlinked, its ``name``, its ``bytes``, and the
+          ``pids`` of this user's processes that have it
         - ``queues``: for each `multiprocessing.Queue` of *this* process, its ``kind``, ``depth`` (messages put and not
           taken, None if the system cannot say) and ``maxsize``
 
@@ -70,6 +72,7 @@ def report_of_others() -> dict[str, Any]:
         "sessions": [_session(name, about.get(name), found.get(name)) for name in sorted({*about, *found})],
         "processes": [_process(entry, _sessions.command_of) for entry in processes],
         "devices": [holder._asdict() for holder in imports.load("mp_cuda.holders").list_holders(pids)],
+        "named": [{"name": each.name, "bytes": each.nbytes, "pids": each.pids} for each in _sessions.named_arrays()],
         "channels": [{"pids": list(each.pids), "unread": each.unread, "bytes": each.nbytes} for each in channels],
     }
 

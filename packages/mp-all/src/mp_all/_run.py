@@ -15,7 +15,7 @@ HELP = f"""{USAGE}
 Run a program with mp_all in the place of multiprocessing, also in its child processes.
 
   --timeline PATH   record the run, and write a report of where its time and memory went:
-                    .html for a browser, .json for Perfetto
+                    .html for a browser, .json for Perfetto; its sentences are also printed
   --help, -h        this text"""
 
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         from mp_core.timeline import timeline
 
         try:
-            os.environ["MP_TIMELINE"] = timeline(report).path
+            os.environ |= {"MP_TIMELINE": timeline(report).path, "MP_TIMELINE_PRINT": "1"}
         except (ValueError, OSError) as error:
             return _refuse(str(error))
     return _runner.run(program, 1 + len(arguments) - len(program))

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from mp_all._limits import size
 from mp_core.system.control_groups import read
 from mp_core.system.settings import runtime_folder
 
-__all__ = ["Manager", "Session", "command_of", "leftover_names", "managers", "sessions"]
+__all__ = ["Manager", "NamedArray", "Session", "command_of", "leftover_names", "managers", "named_arrays", "sessions"]
 
 SHM = Path("/dev/shm")
 STATES = {"T": "stopped", "t": "traced", "D": "waiting for a device", "Z": "dead"}
@@ -29,6 +30,18 @@ class Manager(NamedTuple):
         """Return the problem and the command against it; empty if there is none."""
         stopped = self.state in ("stopped", "traced")
         return f"it is {self.state}" + (f": kill -CONT {self.pid}" if stopped else "") if self.state else ""
+
+
+class NamedArray(NamedTuple):
+    """A named array of this user, and the processes that have it."""
+
+    name: str
+    nbytes: int
+    pids: list[int]
+
+    def __str__(self) -> str:
+        held = f"in processes {' '.join(map(str, self.pids))}" if self.pids else "in no process; shared.unlink frees it"
+        return f"named array {self.name!r}: {size(self.nbytes)}, {held}"
 
 
 class Session(NamedTuple):
@@ -90,6 +103,29 @@ def leftover_names() -> list[str]:
     return sorted(names)
 
 
+def named_arrays() -> list[NamedArray]:
+    """Return the named arrays of this user, with the pids of the processes that map them."""
+    prefix = f"mp_all.{os.geteuid()}."
+    found = {}
+    for path in sorted(SHM.glob(f"{prefix}*")):
+        try:
+            about = path.stat()
+        except OSError:
+            continue  # unlinked meanwhile
+        found[about.st_dev, about.st_ino] = NamedArray(path.name.removeprefix(prefix), about.st_size, [])
+    for pid in filter(str.isdigit, os.listdir("/proc") if found else []):
+        for file in _mapped_files(pid) & found.keys():
+            found[file].pids.append(int(pid))
+    return list(found.values())
+
+
+def _mapped_files(pid: str) -> set[tuple[int, int]]:
+    """Return device and inode of the files that a process maps; the path would be that before the file had its name."""
+    fields = (line.split(None, 5) for line in read(f"/proc/{pid}/maps").splitlines())
+    devices = ((device.partition(":"), int(inode)) for _, _, _, device, inode, *_ in fields if inode != "0")
+    return {(os.makedev(int(major, 16), int(minor, 16)), inode) for (major, _, minor), inode in devices}
+
+
 def own(path: Path) -> bool:
     try:
         return path.stat().st_uid == os.geteuid()
@@ -99,11 +135,16 @@ def own(path: Path) -> bool:
 
 def command_of(pid: int) -> str:
     """
-    Return the command line of a process, cut to the width of a table.
+    Return the command line of a process, cut to the width of a table; for a child of multiprocessing its parent's.
 
     >>> "python" in command_of(os.getpid())
     True
     """
-    program, *words = read(Path(f"/proc/{pid}/cmdline")).rstrip("\0").split("\0")
+    command = read(f"/proc/{pid}/cmdline")
+    parent = read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2]
+    is_child = "multiprocessing" in command or "zygote" in command
+    if parent and parent[0] != "1" and (is_child or command == read(f"/proc/{parent[0]}/cmdline") != ""):
+        return f"child of {parent[0]}: {command_of(int(parent[0]))}"[:100]
+    program, *words = command.rstrip("\0").split("\0")
     line = " ".join([Path(program).name, *words])
     return line if len(line) <= 100 else line[:97] + "..."

@@ -33,7 +33,10 @@ def stat() -> None:
     own = os.getpid()
     sessions = _sessions.sessions()
     for session in sessions:
-        print(f"{session.name[:8]}  {health(session)}", flush=True)  # before a stopped manager delays the rest
+        if session.alive or session.manager is not None:
+            print(f"{session.name[:8]}  {health(session)}", flush=True)  # before a stopped manager delays the rest
+    for array in _sessions.named_arrays():
+        print(array)
     devices = [each for each in report_of_others()["devices"] if each["pid"] != own]
     if devices:
         line = "{:<34}{:>8}{:>16}{:>16}"

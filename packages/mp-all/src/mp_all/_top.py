@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mp_all._limits import size
 from mp_all._report import report_of_others
+from mp_all._sessions import NamedArray
 
 __all__ = ["Change", "device_memory", "full_channels", "heading", "main", "oldest_message", "plain", "rows"]
 
@@ -133,20 +136,48 @@ def plain(report: dict[str, Any], change: Change, width: int) -> str:
 
 
 def _last_lines(report: dict[str, Any], any_session: bool) -> list[str]:
+    named = [str(NamedArray(*each.values())) for each in report["named"]]
     if not any_session:
-        return ["no process of this user shares memory now"]
-    return [line for line in (*device_memory(report), oldest_message(report), *full_channels(report)) if line]
+        return ["no process of this user shares memory now", *named]
+    lines = (*named, *device_memory(report), oldest_message(report), *full_channels(report))
+    return [line for line in lines if line]
 
 
-def reports(count: int, interval: float) -> Iterable[dict[str, Any]]:
-    """Yield a report each *interval* seconds, *count* of them; 0 for no end."""
+def reports(count: int, interval: float) -> Iterator[dict[str, Any]]:
+    """Yield a report each *interval* seconds, *count* of them, 0 for no end; the key q ends it."""
     done = 0
     while True:
         yield report_of_others()
         done += 1
-        if done == count:
+        if done == count or _is_ended_within(interval):
             return
-        time.sleep(interval)
+
+
+def _is_ended_within(seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if not select.select([0] if os.isatty(0) else [], [], [], left)[0]:
+            return False
+        if os.read(0, 1) in (b"q", b""):
+            return True
+    return False
+
+
+@contextmanager
+def single_keys() -> Iterator[None]:
+    """Let a terminal give each key at once, and not show it."""
+    if not os.isatty(0):
+        yield
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 def show_plain(count: int, interval: float) -> None:
@@ -202,9 +233,7 @@ def has_rich() -> bool:
 
 def main(arguments: list[str]) -> int:
     """Run the command with *arguments* and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="mp-all top", description="Show live who holds shared memory; Ctrl-C ends it."
-    )
+    parser = argparse.ArgumentParser(prog="mp-all top", description="Show live who holds shared memory; q ends it.")
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="time between views (default 2)")
     parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N views")
     parser.add_argument("--plain", action="store_true", help="plain text, even if rich is installed")
@@ -213,7 +242,8 @@ def main(arguments: list[str]) -> int:
         parser.error("--interval must be more than 0, and --count 0 or more")
     show = show_plain if options.plain or not sys.stdout.isatty() or not has_rich() else show_rich
     try:
-        show(options.count, options.interval)
+        with single_keys():
+            show(options.count, options.interval)
     except KeyboardInterrupt:
         pass
     return 0

@@ -420,6 +420,7 @@ PyObject *mp_make_handle(const mpshm_block *block, int flags)
                                              "cannot share memory or set_sharing(False) was "
                                              "called, and a Block, a Lease or device memory "
                                              "cannot: send bytes(block) or an array instead");
+    mp_timeline_block(1, (flags & MPSHM_COPY) != 0, block->nbytes);
     return mp_make_tracked_handle(block, flags);
 }
 

@@ -194,6 +194,9 @@ int mp_receive(const char *handle, size_t nbytes, mpshm_block *block)
         Py_BEGIN_ALLOW_THREADS rc = mpshm_block_receive(bytes, nbytes, 0, block);
         Py_END_ALLOW_THREADS
     }
+    uint64_t size;
+    if (mp_timeline != NULL && rc == 0)
+        mp_timeline_block(0, mpshm_handle_info(bytes, nbytes, &size) == 1, block->nbytes);
     /* The bit of a stale handle may stand for another message by now: never discard it. */
     if (rc == 0 || rc == -ESTALE)
         remember(handle);

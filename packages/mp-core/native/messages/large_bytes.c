@@ -74,7 +74,7 @@ PyObject *mp_copy_large(const void *data, size_t nbytes, int may_change, int *rc
     if (*rc < 0)
         return NULL;
     mp_count_copied(nbytes);
-    mp_timeline_span(began, MP_LEAST_NS, MP_COPY, MP_INTO, nbytes, 0);
+    mp_timeline_copied(began, data, block.data, nbytes);
     PyObject *handle = mp_make_handle(&block, MPSHM_COPY);
     mpshm_block_release(&block); /* the in-flight reference keeps it */
     return handle;

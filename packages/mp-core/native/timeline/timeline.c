@@ -42,6 +42,7 @@ struct mp_timeline {
 };
 
 struct mp_timeline *mp_timeline;
+uint64_t mp_timeline_blocks[2][2];
 static _Thread_local uint32_t thread; /* 0: not known yet */
 
 static char *strings(void)
@@ -94,6 +95,18 @@ void mp_timeline_span(uint64_t began, uint64_t least, int kind, int flags, uint6
                                              .b = b,
                                              .kind = (uint16_t)kind,
                                              .flags = (uint16_t)flags});
+}
+
+void mp_timeline_copied(uint64_t began, const void *from, const void *copy, uint64_t nbytes)
+{
+    enum { SAMPLES = 64 };
+    uint64_t mark = (uint64_t)(uintptr_t)from, word;
+
+    for (uint64_t at = 0; began != 0 && at + sizeof(word) <= nbytes; at += nbytes / SAMPLES + 1) {
+        memcpy(&word, (const char *)copy + at, sizeof(word));
+        mark = (mark ^ word) * 0x9E3779B97F4A7C15u;
+    }
+    mp_timeline_span(began, MP_LEAST_NS, MP_COPY, MP_INTO, nbytes, mark);
 }
 
 void mp_timeline_message(uint64_t began, int kind, int waited, uint64_t ring, uint64_t number,
@@ -206,6 +219,19 @@ PyObject *mp_py_timeline_now(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     return PyLong_FromUnsignedLongLong(mp_timeline_now());
+}
+
+/* timeline_blocks() -> bytes in blocks of messages since the last call: shared and copied that came,
+ * shared and copied that went */
+PyObject *mp_py_timeline_blocks(PyObject *module, PyObject *unused)
+{
+    uint64_t n[2][2];
+    (void)module, (void)unused;
+
+    memcpy(n, mp_timeline_blocks, sizeof(n));
+    memset(mp_timeline_blocks, 0, sizeof(n));
+    return Py_BuildValue("(KKKK)", (unsigned long long)n[0][0], (unsigned long long)n[0][1],
+                         (unsigned long long)n[1][0], (unsigned long long)n[1][1]);
 }
 
 /* timeline_write(kind, flags, began, a, b, c, count, name): a span from `began` until now, or, if

@@ -29,7 +29,18 @@ struct mp_event {
 /* NULL while no timeline is recorded: the one test of a hot path. Read and written with the GIL. */
 extern struct mp_timeline *mp_timeline;
 
+/* Bytes in blocks, of the messages that came and of those that went while a timeline is recorded:
+ * shared, and copied for the message. */
+extern uint64_t mp_timeline_blocks[2][2];
+
 uint64_t mp_timeline_now(void);
+
+/* Count a block of a message. */
+static inline void mp_timeline_block(int is_sent, int is_copy, uint64_t nbytes)
+{
+    if (__builtin_expect(mp_timeline != NULL, 0))
+        mp_timeline_blocks[is_sent][is_copy] += nbytes;
+}
 
 /* The time, if a timeline is recorded; otherwise 0. */
 static inline uint64_t mp_timeline_begin(void)
@@ -44,6 +55,9 @@ void mp_timeline_write(const struct mp_event *event);
 void mp_timeline_idle(uint64_t since);
 /* Record a span from `began` until now, if that is not 0 and took `least` ns. */
 void mp_timeline_span(uint64_t began, uint64_t least, int kind, int flags, uint64_t a, uint64_t b);
+/* The same for a copy into a block, from `from`: that and a sample of the bytes tell a later copy
+ * of the same. */
+void mp_timeline_copied(uint64_t began, const void *from, const void *copy, uint64_t nbytes);
 /* The same for a message: its ring and number, both 0 if none came or went, and its bytes. */
 void mp_timeline_message(uint64_t began, int kind, int waited, uint64_t ring, uint64_t number,
                          uint64_t nbytes);
@@ -57,6 +71,7 @@ PyObject *mp_py_timeline_open(PyObject *, PyObject *);
 PyObject *mp_py_timeline_close(PyObject *, PyObject *);
 PyObject *mp_py_timeline_name(PyObject *, PyObject *);
 PyObject *mp_py_timeline_now(PyObject *, PyObject *);
+PyObject *mp_py_timeline_blocks(PyObject *, PyObject *);
 PyObject *mp_py_timeline_write(PyObject *, PyObject *const *, Py_ssize_t);
 
 #endif

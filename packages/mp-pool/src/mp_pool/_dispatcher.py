@@ -437,6 +437,7 @@ class Dispatcher:
                 for _, kind, data in frames:
                     drop(kind, data)
             self.take_from(worker)
+            worker.record_lost(terminated=True)
         finally:
             self.requeue(list(worker.tasks.values()))
             worker.tasks.clear()

@@ -380,14 +380,15 @@ class Worker:
                 deliveries.append((sent[0], sent[1], outcome, sent))
         return deliveries
 
-    def record_lost(self) -> None:
+    def record_lost(self, terminated: bool = False) -> None:
         """
-        Record the tasks in which the worker has died, if a timeline is recorded.
+        Record the tasks in which the worker has died, or its pool was terminated, if a timeline is recorded.
         """
         for recorder in recorders:
             for number, each in self.tasks.items():
                 task = as_task(each)
-                recorder.lost(self.pid, number, task.position, task.items, name_of(task), task.retries > 0)
+                again = task.retries > 0 and not terminated
+                recorder.lost(self.pid, number, task.position, task.items, name_of(task), again, terminated)
 
     def read(self) -> list[Frame]:
         """

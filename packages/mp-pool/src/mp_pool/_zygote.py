@@ -45,6 +45,7 @@ from contextlib import nullcontext, suppress
 from multiprocessing import process as _process
 from multiprocessing import util
 
+from mp_core.sharing.backend import recorders
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._lines import WorkerEnds, socket_pair
 from mp_pool._stdin import left_alone
@@ -99,6 +100,8 @@ class Zygote:
             beside_threads = threading.active_count() > 1
             pid = os.fork()
             if pid == 0:
+                for recorder in recorders:
+                    recorder.name_process("zygote of a pool")
                 _serve(theirs, functools.partial(self._process_of, os.getppid(), mask, beside_threads, gc.isenabled()))
             self._pid = pid
             try:

@@ -12,7 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
 from mp_core.children.main_module import UNPICKLABLE, has_definitions, has_name
-from mp_core.sharing.backend import is_of_atoms, plain_data, plain_loads
+from mp_core.sharing.backend import is_of_atoms, plain_data, plain_loads, recorders, timeline_blocks
 from mp_pool._function_cache import FunctionReference
 from mp_pool._mappers import map_chunk, starmap_chunk, take_failed
 
@@ -154,6 +154,8 @@ def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
         return PLAIN, data
     if is_plain(value):
         return PLAIN, pickle.dumps(value, _PROTOCOL)
+    if recorders:
+        timeline_blocks()  # the task may have sent others
     try:
         return RICH, dump(ForkingPickler.dumps, value)
     except UNPICKLABLE:
@@ -262,6 +264,8 @@ def loads(data: Any) -> Any:
     `ForkingPickler.loads` raises a `ReceiveError` for that, because who reads a pipe would take it for the pipe's end.
     The cause of one that is about a block has not been raised by anything.
     """
+    if recorders:
+        timeline_blocks()
     try:
         return ForkingPickler.loads(data)
     except Exception as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import util
 
 from mp_core.children import children, death_pipe
-from mp_core.sharing.backend import LONGEST, plain_loads, recorders, timeline_now
+from mp_core.sharing.backend import LONGEST, plain_loads, recorders, timeline_blocks, timeline_now
 from mp_pool import _function_cache, task_messages
 from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool._memory import private_bytes
@@ -221,7 +221,7 @@ def _loop(line: Any, settings: Settings) -> None:
         has_dropped = not line.claim(number)
         if has_dropped:
             continue  # the task was taken back, so its references are another's
-        began, given, name = recorders and timeline_now(), len(payload), ""
+        began, given, name, came = recorders and timeline_now(), len(payload), "", (0, 0)
         # The result is sent before the next task is claimed: at a death the parent knows which task was running.
         try:
             call = loads(payload) if kind else loads_plain(payload)
@@ -229,6 +229,7 @@ def _loop(line: Any, settings: Settings) -> None:
             payload = None
             if began:
                 name = task_messages.name_of(function, args)
+                came = timeline_blocks()[:2] if kind else came
             value = function(*args, **kwds) if kwds else function(*args)
         except caught as error:
             kind, data = task_messages.FAILED, task_messages.dump_error(error)
@@ -237,7 +238,7 @@ def _loop(line: Any, settings: Settings) -> None:
         # These objects must not live until the next task comes.
         call = function = args = kwds = value = payload = None
         if began:
-            _record(began, name, number, given, kind, data)
+            _record(began, name, number, given, kind, data, came)
         _send(line, number, kind, data)
         del data
         done += 1
@@ -292,9 +293,8 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
             kind, data = _dumped(line, value, settings)
         value = None
         if began:
-            _record(
-                began, task_messages.name_of(functions[index], args), number, len(payload) // len(calls), kind, data
-            )
+            name = task_messages.name_of(functions[index], args)
+            _record(began, name, number, len(payload) // len(calls), kind, data)
         if len(data) <= LONGEST:
             send(number, kind, data)
         else:
@@ -306,9 +306,12 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
     return count, False
 
 
-def _record(began: int, name: str, number: int, given: int, kind: int, data: Any) -> None:
+def _record(
+    began: int, name: str, number: int, given: int, kind: int, data: Any, came: tuple[int, int] = (0, 0)
+) -> None:
+    went = timeline_blocks()[2:] if kind & RICH else (0, 0)
     for recorder in recorders:
-        recorder.task(began, name, number, given, len(data), kind == task_messages.FAILED)
+        recorder.task(began, name, number, given, len(data), kind == task_messages.FAILED, came, went)
 
 
 def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:

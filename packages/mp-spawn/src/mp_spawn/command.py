@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 import time
@@ -33,7 +34,7 @@ from mp_spawn.output import STREAMS, Capture, Prefix, output_for, write_to
 from mp_spawn.rank import stacks_of
 from mp_spawn.rank_variables import INSIDE, place_variables
 from mp_spawn.several_nodes import several_nodes
-from mp_spawn.signals import Forwarding
+from mp_spawn.signals import Ended, Forwarding
 from mp_spawn.terminal import Row, progress, show_table
 
 __all__ = ["main"]
@@ -87,9 +88,9 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         fn, args = call_of(chosen)
         devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
         output = with_folder(output_of(chosen))
-        if output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0):
+        too_few = output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0)
+        if too_few:
             output = chosen.output = "inherit"
-            print(f"mp-spawn: {TOO_FEW}", file=sys.stderr)
         job = prepare(
             fn,
             args,
@@ -114,6 +115,8 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         )
     except (ImportError, TypeError, ValueError) as refusal:
         return refuse(refusal)
+    if too_few:
+        print(f"mp-spawn: {TOO_FEW}", file=sys.stderr)
     job.time_to_end = chosen.shutdown_timeout
     # A rank in a group of its own would be stopped when it reads from the terminal.
     job.gives_terminal = (nprocs == 1 or chosen.stdin is not None) and has_terminal()
@@ -121,12 +124,19 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     if job.gives_terminal and isinstance(job.output, Prefix):
         job.output.prompts = 0
     with recording(), Forwarding(job.frugal) as signals:
-        context = ProcessContext._of(job, signals)
+        job.between_starts = signals.raise_ended
+        try:
+            context = ProcessContext._of(job, signals)
+        except (Ended, OSError) as stopped:
+            return not_started(stopped)
         try:
             # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
             is_shared = chosen.output == "inherit" or job.gives_terminal
             with nullcontext() if is_shared else progress(nprocs, context._supervisor.count_ended):
                 error = outcome(context, chosen.timeout)
+        except Ended as stopped:  # the start of ranks that had failed
+            context.terminate()
+            return not_started(stopped)
         except BaseException:
             context.terminate()
             raise
@@ -147,6 +157,18 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     if not isinstance(error, ProcessExitedException):
         return max(1, error.failures[0].exit_code or 1)  # a program's own hook may have chosen another
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
+
+
+def not_started(stopped: Ended | OSError) -> int:
+    """
+    Print why the ranks do not run, and return the exit code.
+    """
+    if isinstance(stopped, Ended):
+        name = signal.Signals(stopped.signum).name
+        print(f"mp-spawn: {name} came before all ranks had been started", file=sys.stderr)
+        return 128 + stopped.signum
+    print(f"mp-spawn: {stopped}", file=sys.stderr)
+    return 1
 
 
 def outcome(context: ProcessContext, timeout: float | None) -> ProcessException | TimeoutError | None:

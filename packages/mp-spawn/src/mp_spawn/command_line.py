@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_all_start_methods
 from typing import Any, NoReturn
 
+from mp_spawn.completion import SHELLS, completion
 from mp_spawn.context import AFTER_A_SIGNAL
 from mp_spawn.rank_variables import INSIDE
 from mp_spawn.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
@@ -50,7 +51,6 @@ REFUSED = {
     "--log-line-prefix-template": "leave it out: each line has its rank in front, or give --output inherit",
     "--logs-specs": "give --log-dir, --redirects and --tee",
     "--numa-binding": "give --bind spread, or --bind with a set of processors for each rank",
-    "--print-completion": "leave it out",
     "--signals-to-handle": "leave it out: every signal is forwarded to the ranks",
     "--use-env": "leave it out: the ranks always find LOCAL_RANK in their environment",
     "--virtual-local-rank": "give --gpus-per-rank 1, with which each rank sees one device",
@@ -72,6 +72,15 @@ class _Version(argparse.Action):
         from mp_core import __version__
 
         print(f"mp-spawn {__version__}")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """The end of the command with a line by which a shell completes its options."""
+
+    def __call__(self, parser: Any, chosen: Any, shell: Any, option: str | None = None) -> None:
+        names = [name for action in parser._actions for name in action.option_strings if name not in REFUSED]
+        print(completion("mp-spawn", names, shell))
         parser.exit()
 
 
@@ -168,6 +177,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     ranks.ours("--threads-per-rank", type=int, metavar="K", help="set OMP_NUM_THREADS and the like")
     ranks.ours(
         "--bind",
+        "--cpu-affinity",
         metavar="WHERE",
         help="spread: the ranks over the processors of this process; or a set for each rank, as in 0-3:4-7",
     )
@@ -248,8 +258,11 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     for name in REFUSED:
         parser.add_argument(name, nargs="?", action=_Refuse, help=argparse.SUPPRESS)
     parser.add_argument("script", help="the script, or with -m the module, or with -c the code")
-    parser.add_argument("arguments", nargs="*", help="arguments of the script")
+    parser.add_argument("arguments", nargs="*", default=[], help="arguments of the script")
     parser.add_argument("--version", nargs=0, action=_Version, help="show the version")
+    parser.add_argument(
+        "--print-completion", choices=SHELLS, action=_Completion, help="print what completes the options in a shell"
+    )
     return parser
 
 

@@ -160,6 +160,7 @@ class ProcessContext(RunningJob):
         Start a job and join it; at no moment in between does a signal end this process at once.
         """
         with Deferral(job.frugal) as signals:
+            job.between_starts = signals.raise_ended
             self = cls._of(job)
             try:
                 return self, self._join_deferred(signals, timeout, grace_period)

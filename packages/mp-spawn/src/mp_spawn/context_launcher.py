@@ -55,7 +55,7 @@ class ContextLauncher:
                 with blocked(FROM_OUTSIDE if self.start_method == "fork" else {signal.SIGINT}) as mask:
                     started.append(self._start(job, spec._replace(mask=mask), own_fds))
         except BaseException as error:
-            _end(started, error)
+            _end(started, error, job)
             raise
         return started
 
@@ -107,10 +107,10 @@ class ContextLauncher:
         return process, pidfd
 
 
-def _end(started: list[Started], error: BaseException) -> None:
+def _end(started: list[Started], error: BaseException, job: Job) -> None:
     """End the ranks that were started before *error* stopped the start of the others."""
     try:
-        let_end([(process._popen, pidfd) for process, pidfd in started], error)  # type: ignore[attr-defined]
+        let_end([(process._popen, pidfd) for process, pidfd in started], error, job)  # type: ignore[attr-defined]
     finally:
         for process, pidfd in started:
             pidfd.send(signal.SIGKILL)

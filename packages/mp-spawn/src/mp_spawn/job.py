@@ -31,6 +31,7 @@ __all__ = [
     "are_descriptors_few",
     "check_call",
     "check_options",
+    "check_room",
     "check_start_method",
 ]
 
@@ -40,6 +41,10 @@ THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
 
 # Descriptors that a start takes at most: for the job, and for each rank, without its stacks; for the rank's output.
 FOR_A_JOB, FOR_A_RANK, FOR_OUTPUT = 15, 5, 4
+# So many ranks are started without a look at the limits of the machine, and the system refuses what it does not allow.
+FEW_RANKS = 100
+# The memory that is a rank's own, at least: of a fork of an interpreter, and of an interpreter.
+OF_A_FORK, OF_AN_INTERPRETER = 3 << 20, 8 << 20
 
 Env = Mapping[str, str] | Callable[[int], Mapping[str, str]] | None
 #: A rank that has been started.
@@ -92,6 +97,8 @@ class Job:
     restarts_before: int = 0
     #: Whether the descriptors of this process are few, so that ranks take as few as those of multiprocessing.
     frugal: bool = False
+    #: Called between two starts; it raises to stop them.
+    between_starts: Callable[[], None] = lambda: None
     death_pipe: DeathPipe = dataclasses.field(default_factory=DeathPipe)
 
     def __post_init__(self) -> None:
@@ -120,6 +127,7 @@ class Job:
                     # The rank before this one has started, and has what it inherits.
                     close(for_ranks)
                     self.output.close_ends()
+                    self.between_starts()
                 # An owner first, then the descriptor: a signal handler that raises may run between the two.
                 if file is None:
                     inboxes.append(Inbox())
@@ -229,6 +237,32 @@ def are_descriptors_few(nprocs: int, output: Output, for_a_rank: int = FOR_A_RAN
     if not isinstance(output, Inherit):
         for_a_rank += FOR_OUTPUT
     return limit != resource.RLIM_INFINITY and limit - used < FOR_A_JOB + for_a_rank * nprocs
+
+
+def check_room(nprocs: int, each: int) -> None:
+    """
+    Raise `ValueError` for more ranks than this machine can have, if each has so many bytes of its own.
+    """
+    if nprocs <= FEW_RANKS:
+        return
+    import resource
+
+    from mp_core.system.control_groups import control_groups, read
+
+    limits = {
+        "ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "ranks, by its memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // each,
+    }
+    for controller, folder in control_groups():
+        for kind, name, size in (("pids", "pids.max", 1), ("memory", "memory.max", each)):
+            text = read(os.path.join(folder, name)) if controller in ("", kind) else ""
+            if text.isdigit():
+                limits[f"ranks, by {folder}/{name}"] = int(text) // size
+    if os.geteuid() != 0:  # the limit does not apply to root
+        limits["processes of a user (ulimit -u)"] = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    what = min((name for name, most in limits.items() if most >= 0), key=limits.__getitem__)  # below 0: unlimited
+    if nprocs > limits[what]:
+        raise ValueError(f"nprocs={nprocs} is too large; this machine allows at most {limits[what]} {what}")
 
 
 def check_call(fn: Any, args: Any, nprocs: Any) -> None:

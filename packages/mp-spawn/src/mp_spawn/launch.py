@@ -16,12 +16,15 @@ from mp_core.system import engine_lookup
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import (
+    OF_A_FORK,
+    OF_AN_INTERPRETER,
     Env,
     Job,
     Launcher,
     are_descriptors_few,
     check_call,
     check_options,
+    check_room,
     check_start_method,
 )
 from mp_spawn.options import Args, Cpus, Fn, Options, options_among
@@ -90,11 +93,13 @@ def prepare(
     check_options(threads_per_rank, max_restarts, output)
     to = Tee(output) if isinstance(output, Streams) else output_for(output)
     frugal = are_descriptors_few(nprocs, to)
+    launcher = launcher_for(start_method or "", context, frugal)
+    check_room(nprocs, OF_AN_INTERPRETER if launcher.start_method == "spawn" and launcher.one_by_one else OF_A_FORK)
     return Job(
         fn,
         args,
         nprocs,
-        launcher_for(start_method or "", context, frugal),
+        launcher,
         daemon,
         env,
         threads_per_rank,

@@ -29,7 +29,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
-from mp_spawn.signals import INTERRUPTED, TERM_TO_KILL
+from mp_spawn.signals import INTERRUPTED, TERM_TO_KILL, Ended, group_was_sent
 
 if TYPE_CHECKING:
     import subprocess
@@ -207,14 +207,20 @@ class PidFd:
             self.close()
 
 
-def let_end(started: Sequence[tuple[Any, PidFd]], error: BaseException) -> None:
+def let_end(started: Sequence[tuple[Any, PidFd]], error: BaseException, job: Any) -> None:
     """
-    Let ranks that run already end by themselves, if a Ctrl-C stops the start of others; the caller kills those left.
+    Let ranks that run already end by themselves, if a signal stops the start of others; the caller kills those left.
 
     They are treated as by an interrupted `ProcessContext.join`. *started* has the `Popen` and the descriptor of each.
     At any other *error*, nobody wants the ranks that were started before.
     """
-    if isinstance(error, KeyboardInterrupt) and not _have_ended(started, INTERRUPTED):
+    if isinstance(error, Ended):
+        pids = [popen.pid for popen, _ in started]
+        if job.own_group or not group_was_sent(error.signum, pids, job.launcher.witness):
+            for _, pidfd in started:
+                pidfd.send(error.signum)
+        _have_ended(started, job.time_to_end)
+    elif isinstance(error, KeyboardInterrupt) and not _have_ended(started, INTERRUPTED):
         for _, pidfd in started:
             pidfd.send(signal.SIGTERM)
         _have_ended(started, TERM_TO_KILL)

@@ -182,6 +182,15 @@ class WakeUpPipe:
                 pass  # it is full or closed: the C handler ignores that, too
         return [signum for signum in data if signum in self._signals]
 
+    def raise_ended(self) -> None:
+        """Raise `Ended` for a signal that has come and ends the ranks, as they are being started."""
+        if self.fd < 0 or not (came := self.read()):
+            return
+        for signum in came:
+            if signal.Signals(signum).name in ENDING:
+                raise Ended(signum)
+        os.write(self.fd if self._write < 0 else self._write, bytes(came))  # `handle` handles the others
+
 
 _entered: weakref.WeakSet[WakeUpPipe] = weakref.WeakSet()
 

@@ -86,9 +86,11 @@ class ZygoteLauncher:
                 process, ranks = _execute(job, with_status, preparation, tracker, theirs.fileno(), mask)
                 zygote = _Zygote(process, len(ranks))
                 self.witness = zygote.pid
-                on_failure.push(lambda _, error, __: zygote.end(error, started))
+                on_failure.push(lambda _, error, __: zygote.end(error, started, job))
+                on_failure.callback(ours.close)  # before that: it starts no more ranks, and sees those end that run
             theirs.close()
             for rank in ranks:
+                job.between_starts()
                 readable(ours.fileno(), None)
                 with blocked():
                     pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
@@ -195,13 +197,13 @@ class _Zygote:
         if last:
             reap(self._process, TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
 
-    def end(self, error: BaseException | None, started: list[_Popen]) -> None:
+    def end(self, error: BaseException | None, started: list[_Popen], job: Job) -> None:
         """
         End the zygote, and with it every rank, after *error* has stopped the start; it has reported those *started*.
         """
         try:
             if error is not None:
-                let_end([(popen, popen.pidfd) for popen in started], error)
+                let_end([(popen, popen.pidfd) for popen in started], error, job)
         finally:
             kill(self._process)
             reap(self._process, math.inf)

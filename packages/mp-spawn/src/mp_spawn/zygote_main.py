@@ -123,8 +123,12 @@ def main(file: IO[bytes], path: list[str]) -> None:
             if spec.own_group:
                 own_groups.add(pid)
             pidfd = os.pidfd_open(pid)
-            socket.send_fds(launcher, [STARTED.pack(spec.rank, pid, 0)], [pidfd])
-            os.close(pidfd)
+            try:
+                socket.send_fds(launcher, [STARTED.pack(spec.rank, pid, 0)], [pidfd])
+            except ConnectionError:
+                break  # it wants no more ranks
+            finally:
+                os.close(pidfd)
     for fd in set[int]().union(*(spec.fds for spec in specs)) - {*status_of.values()} - watched:
         os.close(fd)
     stopped: dict[int, int] = {}

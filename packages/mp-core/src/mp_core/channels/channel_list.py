@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mp_core.sharing import backend
 
-__all__ = ["ChannelEntry", "list_channels"]
+__all__ = ["ChannelEntry", "is_only_here", "list_channels"]
 
 
 class ChannelEntry(NamedTuple):
@@ -34,6 +34,24 @@ def list_channels(pids: Iterable[int]) -> list[ChannelEntry]:
                 continue  # closed meanwhile, or not to be opened by us
             holders[inode].add(pid)
     return [ChannelEntry(tuple(sorted(holders[inode])), *each) for inode in holders for each in unread.get(inode, [])]
+
+
+def is_only_here(descriptor: int) -> bool:
+    """Return whether no other process of this user has the memory of a channel open."""
+    own, inode = str(os.getpid()), os.fstat(descriptor).st_ino
+    return not any(
+        _inode(path) == inode
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and pid != own
+        for path in _memfds(int(pid))
+    )
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0  # closed meanwhile, or not to be opened by us
 
 
 def _memfds(pid: int) -> list[str]:

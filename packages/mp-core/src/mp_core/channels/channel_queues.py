@@ -42,7 +42,7 @@ from queue import Empty, Full
 from mp_core.sharing import backend
 from mp_core.sharing.backend import recorders
 from mp_core.system import imports, settings
-from mp_core.system.errors import user_line
+from mp_core.system.errors import user_line, warn_user
 from mp_core.system.fan_out import declare_one_receiver
 from mp_core.system.handler_errors import is_of_handler
 
@@ -58,6 +58,7 @@ _Base: Any = queues.Queue
 _MOST: int = vars(synchronize)["SEM_VALUE_MAX"]
 SENT = backend.SENT
 _LATE = object()  # what `get` finds in place of a message that has not come in time
+_LONG_WAIT_S = 1  # after which `get` looks whether a message can come at all
 
 
 def set_strict_put(strict: bool) -> None:
@@ -271,10 +272,29 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self._check_open()
+        if timeout is None and block:
+            obj = self._reader._recv_within(_LONG_WAIT_S, _LATE)
+            if obj is _LATE:
+                self._warn_if_abandoned()
+                obj = self._reader._recv_within(None, _LATE)
+            return obj
         obj = self._reader._recv_within(timeout if block else 0, _LATE)
         if obj is _LATE:
             raise Empty
         return obj
+
+    def _warn_if_abandoned(self) -> None:
+        """Warn of a wait that nothing can end: multiprocessing has no other word for it."""
+        parts = self._reader._parts()
+        if threading.active_count() > 1 or parts is None:
+            return
+        if imports.load("mp_core.channels.channel_list").is_only_here(parts[1]):
+            warn_user(
+                f"abandoned queue {id(self)}",
+                "get() waits for ever: no other process has this queue open, so all that could put have ended. Let "
+                "them put a last object that says so, or give get() a timeout",
+                RuntimeWarning,
+            )
 
     def qsize(self) -> int:
         return self._writer._messages()  # type: ignore[no-any-return]

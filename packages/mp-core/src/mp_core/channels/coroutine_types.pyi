@@ -1,28 +1,32 @@
 """The classes of `mp_all` as type checkers see them: those of multiprocessing, with their coroutines.
 
-At run time `mp_all.Queue` and the like are functions, and `Process` is multiprocessing's own class.
+At run time `mp_all.Queue` and the like are functions, of which nothing can be derived, and `Process` is
+multiprocessing's own class.
 """
 
 import multiprocessing.connection
 import multiprocessing.context
 import multiprocessing.queues
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 T = TypeVar("T")
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
+@final
 class Queue(multiprocessing.queues.Queue[T]):
     def __init__(self, maxsize: int = ...) -> None: ...
     def aget(self, timeout: float | None = ...) -> Coroutine[Any, Any, T]: ...
     def aput(self, obj: T, timeout: float | None = ...) -> Coroutine[Any, Any, None]: ...
 
+@final
 class JoinableQueue(multiprocessing.queues.JoinableQueue[T]):
     def __init__(self, maxsize: int = ...) -> None: ...
     def aget(self, timeout: float | None = ...) -> Coroutine[Any, Any, T]: ...
     def aput(self, obj: T, timeout: float | None = ...) -> Coroutine[Any, Any, None]: ...
 
+@final
 class SimpleQueue(multiprocessing.queues.SimpleQueue[T]):
     def __init__(self) -> None: ...
     def aget(self) -> Coroutine[Any, Any, T]: ...

@@ -193,11 +193,12 @@ _REASONS = {
     errno.EOPNOTSUPP: "this system refuses memfd_create (a sandbox?), and /dev/shm cannot be used in its place; "
     "allow one of the two",
     **NO_MANAGER,
-    errno.ENOENT: "the runtime folder is missing; set MPSHM_RUNTIME_DIR to an existing folder",
-    errno.ENOTDIR: "the path of the runtime folder is not a folder; set MPSHM_RUNTIME_DIR to one",
-    errno.EACCES: "its folder or its manager belongs to another user, or its files cannot be written; set "
-    "MPSHM_RUNTIME_DIR to a folder of your own",
-    errno.EROFS: "its files cannot be written, the disk is read-only; set MPSHM_RUNTIME_DIR to another folder",
+    errno.ENOENT: "the runtime folder {folder} is missing; set MPSHM_RUNTIME_DIR to an existing folder",
+    errno.ENOTDIR: "the runtime folder {folder} is not a folder; set MPSHM_RUNTIME_DIR to one",
+    errno.EACCES: "the runtime folder in {folder}, or its manager, belongs to another user, or cannot be written; "
+    "set MPSHM_RUNTIME_DIR to a folder of your own",
+    errno.EROFS: "the runtime folder in {folder} cannot be written, the disk is read-only; "
+    "set MPSHM_RUNTIME_DIR to another folder",
 }
 
 
@@ -213,7 +214,7 @@ def reason(number: int) -> str:
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
     if number == errno.EPROTO:
         return other_version()
-    return _REASONS.get(number) or failed_call(number)
+    return _REASONS.get(number, "").replace("{folder}", folder or "/tmp") or failed_call(number)
 
 
 def other_version() -> str:

@@ -37,7 +37,7 @@ def note(error: BaseException, where: str, **parts: Any) -> None:
     >>> error.__notes__[0].partition(";")[0]
     "args[1][0] in the task f, of type 'lock', cannot be pickled"
     """
-    if getattr(error, "_is_placed", False):
+    if getattr(error, "_is_placed", False) or isinstance(error, MemoryError):
         return
     for name, part in parts.items():
         found = _find(part)

@@ -93,6 +93,7 @@ __all__ = [
     "shares_now",
     "strategy",
     "sync_handle",
+    "timeline_blocks",
     "timeline_close",
     "timeline_name",
     "timeline_now",
@@ -224,6 +225,7 @@ timeline_open: Any = _block.timeline_open
 timeline_close: Any = _block.timeline_close
 timeline_name: Any = _block.timeline_name
 timeline_now: Any = _block.timeline_now
+timeline_blocks: Any = _block.timeline_blocks
 timeline_write: Any = _block.timeline_write
 handle_alive: Any = _block.handle_alive
 

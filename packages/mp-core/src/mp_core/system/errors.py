@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno as number
 import os
 import sys
+import threading
 import warnings
 from types import FrameType
 
@@ -124,8 +125,13 @@ def warn_user(once: str, message: str, category: type[Warning]) -> None:
     if once in _told:
         return
     _told.add(once)
+    frame = _user_frame()[1]
+    names = frame.f_globals
+    registry = names.setdefault("__warningregistry__", {})
     try:
-        warnings.warn(message, category, stacklevel=user_stack_level())
+        warnings.warn_explicit(
+            message, category, frame.f_code.co_filename, frame.f_lineno, names.get("__name__"), registry
+        )
     except category:
         pass  # a filter that turns warnings into errors must not lose the message
 
@@ -149,7 +155,19 @@ def user_line() -> str:
 
 
 def _user_frame() -> tuple[int, FrameType]:
-    level, frame = 0, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+    level, frame = _outside(sys._getframe())
+    if _is_between(frame):  # a thread of ours works for the program, whose main thread waits in a call, or goes on
+        main = sys._current_frames().get(threading.main_thread().ident or 0, frame)
+        frame = _outside(main)[1]
+    return level, frame
+
+
+def _outside(frame: FrameType) -> tuple[int, FrameType]:
+    level = 0
+    while frame.f_back is not None and _is_between(frame):
         level, frame = level + 1, frame.f_back
     return level, frame
+
+
+def _is_between(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN

@@ -217,6 +217,7 @@ KNOWN = {
     "MP_SPIN_US",
     "MP_STRICT_PUT",
     "MP_TIMELINE",
+    "MP_TIMELINE_PRINT",
     "MP_TIMELINE_RUN",
     "MP_TRACE",
     "MP_WITHOUT_LIBSHM",
@@ -252,4 +253,12 @@ def unknown() -> list[tuple[str, str]]:
         return []
     from difflib import get_close_matches
 
-    return [(name, next(iter(get_close_matches(name, sorted(KNOWN), 1, 0.8)), "")) for name in sorted(names)]
+    # With the same first words, as MP_INLINE_LIMIT, much of the last may differ.
+    ours = sorted(KNOWN)
+    alike = {name: [each for each in ours if _stem(each) == _stem(name) not in ("MP", "MPSHM")] for name in names}
+    near = {name: get_close_matches(name, ours, 1, 0.8) or alike[name] for name in sorted(names)}
+    return [(name, next(iter(found), "")) for name, found in near.items()]
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("_")[0]

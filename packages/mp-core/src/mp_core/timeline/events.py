@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 __all__ = [
     "ANSWER",
+    "BLOCKS",
     "COPY",
     "FAILED",
     "GET",
@@ -25,6 +26,7 @@ __all__ = [
     "RETRIED",
     "START",
     "TASK",
+    "TERMINATED",
     "WAITED",
     "Event",
     "ProcessEvents",
@@ -39,21 +41,23 @@ GET = 2  # the ring, the message, its bytes
 PUT = 3  # the same
 LOCK = 4  # waiting for it; b: 1 for a semaphore; name: of a condition, an event, a barrier
 PLACE = 5  # waiting for a place in a bounded queue; a: its ring
-COPY = 6  # bytes
+COPY = 6  # bytes; b: of copies into shared memory, the same number for the same bytes at the same address
 PICKLE = 7  # bytes of device memory in the message
 IDLE = 8  # a worker waits for a task
 START = 9  # a process was started; a: its pid; name: its name
 ANSWER = 10  # the pool has a result; pid of the worker, number, position of the item in the call; items
 LOST = 11  # a worker died in a task; the same, and the name of the function
 MADE = 12  # a queue was made; a: its ring, b: its size; name: the line of the program
+BLOCKS = 13  # what a task has in blocks; its number at the worker, bytes that are shared, bytes copied for the message
 
 # Flags.
 WAITED = 1  # GET, PUT
-INTO = 2  # COPY: into shared memory; PICKLE: pickling, not unpickling
+INTO = 2  # COPY: into shared memory; PICKLE: pickling, not unpickling; BLOCKS: of the result
 MESSAGE = 4  # GET, PUT: there was one
 FAILED = 8  # TASK: it raised
 RETRIED = 16  # LOST: it is run again
 OF_POOL = 32  # GET, PUT: it is a task or a result
+TERMINATED = 64  # LOST: the pool was terminated
 
 #: The bytes of the strings of a file.
 NAMED_STRINGS = 1 << 16

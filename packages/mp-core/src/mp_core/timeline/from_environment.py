@@ -20,9 +20,9 @@ def _begin() -> None:
     from mp_core.timeline.recording import timeline
 
     try:
-        timeline(path).begin_until_exit()
+        timeline(path).begin_until_exit(settings.is_on("MP_TIMELINE_PRINT"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"MP_TIMELINE: {error}") from None
+        sys.exit(f"MP_TIMELINE: {error}")
 
 
 def _name() -> str:

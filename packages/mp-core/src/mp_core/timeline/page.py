@@ -127,9 +127,12 @@ def _columns(span: Span, lane: int, row: int, names: _Numbers, texts: _Numbers) 
     columns = [lane, row, span.start // 1000, max(span.duration // 1000, 0), _KINDS.index(span.category)]
     columns += [names.of(span.name), texts.of(_text(span))]
     if span.category == "task":
-        state = (3 if details.get("retried") else 2) if details.get("killed") else int(details.get("error", False))
-        given, returned = details.get("argument_bytes", 0), details.get("result_bytes", 0)
-        columns += [details.get("index", -1), details.get("items", 1), given, returned, state]
+        states = ("terminated", 4), ("retried", 3), ("killed", 2), ("error", 1)
+        state = next((number for name, number in states if details.get(name)), 0)
+        columns += [details.get("index", -1), details.get("items", 1), state]
+        columns += [
+            details.get(f"{kind}_bytes", 0) for kind in ("argument", "result", "shared_argument", "shared_result")
+        ]
     return columns
 
 
@@ -137,7 +140,8 @@ def _text(span: Span) -> str:
     parts = []
     for name, value in span.details.items():
         if name.endswith("bytes"):
-            parts.append(f"{name.replace('_bytes', '').replace('bytes', 'size')}: {size(value)}")
+            if value or not name.startswith("shared"):
+                parts.append(f"{name.replace('_bytes', '').replace('bytes', 'size').replace('_', ' ')}: {size(value)}")
         elif value is True:
             parts.append(name)
         elif value is not False:

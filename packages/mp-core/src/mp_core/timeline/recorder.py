@@ -81,9 +81,22 @@ class Recorder:
             number = self._names[text] = backend.timeline_name(text[:200].encode(errors="replace").decode(), False)
         return number
 
-    def task(self, began: int, name: str, number: int, given: int, returned: int, failed: bool) -> None:
-        """Record a task that a worker has done."""
+    def task(
+        self,
+        began: int,
+        name: str,
+        number: int,
+        given: int,
+        returned: int,
+        failed: bool,
+        came: tuple[int, int] = (0, 0),
+        went: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Record a task that a worker has done, and the bytes in blocks, shared and copied, that came and went."""
         flags = kinds.FAILED if failed else 0
+        for direction, blocks in ((0, came), (kinds.INTO, went)):
+            if any(blocks):
+                _write(kinds.BLOCKS, direction, 0, number, *blocks, 0, 0)
         if self.called:
             name, self.called = self.called, ""
         _write(kinds.TASK, flags, began, number, given, returned, 1, self._name(name))
@@ -92,9 +105,11 @@ class Recorder:
         """Record which task of a worker a result was for."""
         _write(kinds.ANSWER, 0, 0, worker, number, position, items, 0)
 
-    def lost(self, worker: int, number: int, position: int, items: int, name: str, retried: bool) -> None:
-        """Record that a worker has died in a task."""
-        flags = kinds.RETRIED if retried else 0
+    def lost(
+        self, worker: int, number: int, position: int, items: int, name: str, retried: bool, terminated: bool
+    ) -> None:
+        """Record that a worker has died, or its pool was terminated, in a task."""
+        flags = kinds.RETRIED * retried | kinds.TERMINATED * terminated
         _write(kinds.LOST, flags, 0, worker, number, position, items, self._name(name))
 
     def started(self, pid: int, name: str, began: int) -> None:

@@ -32,6 +32,8 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from mp_core.timeline.run import Run
+
 __all__ = ["recover", "timeline"]
 
 #: The file of a folder that says what it is of.
@@ -80,6 +82,7 @@ class timeline:
             raise FileNotFoundError(f"the folder of the timeline {self.path} is not there: make it first")
         self._events = 1 << (events - 1).bit_length()
         self._pid = 0  # of the process that records
+        self._prints = False
 
     def begin(self) -> None:
         """Begin to record, if this process does not yet; leaving the block ends it."""
@@ -108,8 +111,9 @@ class timeline:
 
         return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 600px; border: 0"></iframe>'
 
-    def begin_until_exit(self) -> None:
-        """Begin now, and end with the process, after the children that it waits for."""
+    def begin_until_exit(self, prints: bool = False) -> None:
+        """Begin now, and end with the process, after the children that it waits for; then print the sentences."""
+        self._prints = prints
         self._begin_run()
         recorder.end_with_process(self._end)
 
@@ -153,8 +157,12 @@ class timeline:
             return
         self._pid = 0
         self._stop()
+        from mp_core.timeline.summary import summarise  # at the end, as what writes the report
+
         try:
-            write(self._folder, self.path)
+            run = write(self._folder, self.path)
+            if self._prints:
+                print(self.path, *summarise(run).sentences, sep="\n", file=sys.stderr)
         except Exception as error:  # whatever it is, the run counts for more than its picture
             try:
                 warnings.warn(
@@ -175,8 +183,8 @@ def _own_name() -> str:
     return str(process.current_process().name)
 
 
-def write(folder: str, path: str) -> None:
-    """Write the report of a folder of events; a file that is there is replaced when the new one is whole."""
+def write(folder: str, path: str) -> Run:
+    """Write the report of a folder of events, and return the run; a file is replaced when the new one is whole."""
     from mp_core.timeline.run import load
 
     run = load(folder)
@@ -197,6 +205,7 @@ def write(folder: str, path: str) -> None:
         if os.path.exists(made):
             os.unlink(made)
         raise
+    return run
 
 
 def recover(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None) -> str:

@@ -87,11 +87,14 @@ class Queue:
     gets: int = 0
     full: int = 0
     empty: int = 0
+    #: Among those that the same line has made; 0 if it is the only one.
+    number: int = 0
 
     @property
     def title(self) -> str:
         """Its name for people."""
-        return f"the queue made in {self.line}" if self.line else f"the queue or pipe {self.ring:x}"
+        which = f"queue {self.number}" if self.number else "the queue"
+        return f"{which} made in {self.line}" if self.line else f"the queue or pipe {self.ring:x}"
 
 
 @dataclass
@@ -111,6 +114,8 @@ class Run:
     queues: list[Queue]
     samples: list[memory.Sample]
     nodes: dict[str, int]
+    #: The durations of the copies of each memory into shared memory: its process, its mark and its size.
+    copies: dict[tuple[int, int, int], list[int]]
 
 
 def load(folder: str) -> Run:
@@ -144,6 +149,9 @@ class _Reader:
         self.queues: dict[int, Queue] = {}
         self.puts: dict[tuple[int, int], tuple[int, ProcessEvents, Event]] = {}
         self.gets: list[tuple[ProcessEvents, Event]] = []
+        self.blocks: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.done: set[tuple[int, int]] = set()
+        self.copies: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         ends = [file.ended or max((event.end for event in file.events), default=file.began) for file in files]
         self.end = max([*ends, *(sample.time for sample in samples), self.zero])
         owner = next((file for file in files if file.pid == about["owner"] and file.ended), None)
@@ -158,11 +166,18 @@ class _Reader:
         """Take in what an event says about other processes."""
         if event.kind == kinds.START:
             self.names[event.a] = event.name
+        elif event.kind == kinds.BLOCKS:
+            self.blocks[file.pid, event.a, event.flags] = event.b, event.c
+        elif event.kind == kinds.TASK:
+            self.done.add((file.pid, event.a))
         elif event.kind in (kinds.ANSWER, kinds.LOST):
             self.answers[event.a, event.b].append((event.start, event.c, event.items))
         elif event.kind == kinds.MADE:
             queue = self.queue(event.a)
             queue.line, queue.size = event.name.replace(self.about["cwd"], ""), event.b
+            others = [each for each in self.queues.values() if each.line == queue.line]
+            if len(others) > 1:
+                others[0].number, queue.number = 1, len(others)
         elif event.kind == kinds.PLACE:
             self.queue(event.a).full += event.duration
         elif event.flags & kinds.OF_POOL and event.kind == kinds.PUT:
@@ -193,8 +208,8 @@ class _Reader:
         by_pid = {process.pid: process for process in processes}
         for file in self.files:
             for event in file.events:
-                if event.kind == kinds.LOST and event.a in by_pid:
-                    self.add_killed(by_pid[event.a], event)
+                if event.kind == kinds.LOST and event.a in by_pid and (event.a, event.b) not in self.done:
+                    self.add_lost(by_pid[event.a], event)
         return Run(
             self.about["path"],
             self.about["command"],
@@ -206,6 +221,7 @@ class _Reader:
             list(self.queues.values()),
             self.samples,
             self.nodes,
+            self.copies,
         )
 
     def process(self, file: ProcessEvents) -> Process:
@@ -239,7 +255,9 @@ class _Reader:
             at = bisect.bisect_left(answers, (event.end, 0, 0))  # a pid may be used again
             if at < len(answers):
                 details = {"index": answers[at][1], "items": answers[at][2]}
-            details |= {"argument_bytes": event.b, "result_bytes": event.c}
+            for what, direction, nbytes in (("argument", 0, event.b), ("result", kinds.INTO, event.c)):
+                shared, copied = self.blocks.get((file.pid, event.a, direction), (0, 0))
+                details |= {f"{what}_bytes": nbytes + copied, f"shared_{what}_bytes": shared}
             details |= {"error": bool(event.flags & kinds.FAILED), "killed": False}
         elif event.kind == kinds.START:
             category, name, details = "start", f"start {event.name}", {"pid": event.a}
@@ -258,6 +276,8 @@ class _Reader:
             category = "copy"
             name = "copy into shared memory" if event.flags & kinds.INTO else "copy out of shared memory"
             details = {"bytes": event.a}
+            if event.flags & kinds.INTO:
+                self.copies[file.pid, event.b, event.a].append(event.duration)
         elif event.kind == kinds.PICKLE:
             category, name = "pickle", "pickle" if event.flags & kinds.INTO else "unpickle"
             if event.a:
@@ -267,12 +287,17 @@ class _Reader:
             return None
         return Span(event.start - self.zero, event.duration, category, name, event.thread, details)
 
-    def add_killed(self, process: Process, event: Event) -> None:
-        """Add the task in which a worker died: from the last that is known of it."""
+    def add_lost(self, process: Process, event: Event) -> None:
+        """Add the task in which a worker died, or its pool was terminated: from the last that is known of it."""
         start = max((span.end for span in process.spans if span.thread == process.pid), default=process.began)
-        process.how, process.ended = "was killed", max(event.start - self.zero, process.ended)
-        details = {"index": event.c, "items": event.items, "killed": True, "retried": bool(event.flags & kinds.RETRIED)}
-        end = max(event.start - self.zero, start)
+        details: dict[str, Any] = {"index": event.c, "items": event.items}
+        if event.flags & kinds.TERMINATED:
+            details["terminated"] = True
+            end = max(process.ended, start)
+        else:
+            details |= {"killed": True, "retried": bool(event.flags & kinds.RETRIED)}
+            process.how, process.ended = "was killed", max(event.start - self.zero, process.ended)
+            end = max(event.start - self.zero, start)
         process.spans.append(Span(start, end - start, "task", event.name, process.pid, details))
 
     def arrows(self) -> list[Arrow]:

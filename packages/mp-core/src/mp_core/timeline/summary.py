@@ -16,6 +16,10 @@ _WORTH = 0.05
 _LAST_CHUNK = 0.05
 # A chunk should take this long, so that its transport does not count.
 _LEAST_CHUNK_S = 0.001
+# Advice is given for a start, or for transport, that takes at least this share of the run.
+_COUNTS = 0.1
+# The same memory that was copied for at least so many messages should be shared.
+_REPEATED = 4
 _LOCK_ADVICE = {
     "lock": "hold them for a shorter time",
     "semaphore": "hold them for a shorter time",
@@ -109,7 +113,12 @@ def summarise(run: Run) -> Summary:
     made.longest = sorted(tasks, key=lambda found: -found[1].duration)[:_LONGEST]
     count = _many(len(run.processes), "process").replace("processs", "processes")
     say = made.sentences.append
-    say(f"The run took {duration(run.ended)}, in {count}.")
+    if made.workers:
+        _say_use(run, made, tasks)
+        _say_first_task(run, made, tasks)
+    else:
+        say(f"The run took {duration(run.ended)}, in {count}.")
+    _say_copies(run, made)
     if made.workers:
         _say_workers(run, made)
         _say_tasks(made, tasks)
@@ -125,6 +134,51 @@ def summarise(run: Run) -> Summary:
                 f"newest ({kept} spans): ask for more with events={4 * process.lost}."
             )
     return made
+
+
+def _say_use(run: Run, made: Summary, tasks: list[tuple[Process, Span]]) -> None:
+    whole = sum(span.duration for _, span in tasks)
+    processes = [worker.process for worker in made.workers]
+    most = max(sum(each.began <= other.began < each.ended for each in processes) for other in processes)
+    made.sentences.append(
+        f"Tasks add up to {duration(whole)}; the run took {duration(run.ended)} on {_many(max(most, 1), 'worker')}: "
+        f"{_share(whole, run.ended * max(most, 1))} of them used."
+    )
+
+
+def _say_first_task(run: Run, made: Summary, tasks: list[tuple[Process, Span]]) -> None:
+    """Say when the first task began, and on what the time before it was spent."""
+    process, first = min(tasks, key=lambda task: task[1].start)
+    starts = [span for each in run.processes for span in each.spans if span.category == "start"]
+    began = next((span.start for span in starts if span.details["pid"] == process.pid), process.began)
+    spent = {"before its worker was started": began, "until that worker had started": process.began - began}
+    spent["until the task had come"] = first.start - max(began, process.began)
+    parts = [f"{duration(time)} {what}" for what, time in spent.items() if time > 0.01 * first.start]
+    advice = ""
+    if process.began - began > _COUNTS * run.ended:
+        advice = ": keep a pool for several calls, or start workers by forkserver, whose imports are made once"
+    made.sentences.append(f"The first task began after {duration(first.start)}: {', '.join(parts)}{advice}.")
+
+
+def _say_copies(run: Run, made: Summary) -> None:
+    """Say what was copied into shared memory, if that took long, and how to do without."""
+    whole = sum(map(sum, run.copies.values()))
+    if whole < _COUNTS * run.ended:
+        return
+    names = {process.pid: f"{process.name} ({process.own_pid})" for process in run.processes}
+    (pid, _, nbytes), times = max(run.copies.items(), key=lambda found: sum(found[1]))
+    copied = sum(key[2] * len(each) for key, each in run.copies.items())
+    said = f"Copying {size(copied)} into shared memory took {duration(whole)}"
+    if len(times) >= _REPEATED and 2 * sum(times) > whole:
+        made.sentences.append(
+            f"{said}: {names[pid]} copied the same {size(nbytes)} for {len(times)} messages. Share them once, by "
+            "array = mp_all.share_memory(array), or give them to the workers by the initializer of the pool."
+        )
+    else:
+        made.sentences.append(
+            f"{said}: arrays of mp_all.shared.empty and its kin, or all arrays after "
+            "mp_all.install_shared_allocator(), are sent without a copy."
+        )
 
 
 def _worker(process: Process) -> Worker:
@@ -148,7 +202,6 @@ def _say_workers(run: Run, made: Summary) -> None:
     alive = sum(worker.alive for worker in workers)
     task, transport = sum(worker.task for worker in workers), sum(worker.transport for worker in workers)
     waiting = sum(worker.waiting for worker in workers)
-    starts = sum(span.duration for process in run.processes for span in process.spans if span.category == "start")
     rest = max(alive - task - transport - waiting, 0)
     made.sentences.append(
         f"{_many(len(workers), 'worker')} lived for {duration(alive)} together: {_share(task, alive)} in tasks "
@@ -156,12 +209,6 @@ def _say_workers(run: Run, made: Summary) -> None:
         f"that took over 100 µs), {_share(waiting, alive)} waiting ({duration(waiting)}), {_share(rest, alive)} in "
         f"the rest ({duration(rest)}: imports, small messages, the end)."
     )
-    if starts > 0.02 * run.ended:
-        count = sum(1 for process in run.processes for span in process.spans if span.category == "start")
-        made.sentences.append(
-            f"Starting {_many(count, 'process').replace('processs', 'processes')} took {duration(starts)}, "
-            f"{_share(starts, run.ended)} of the run: keep a pool for several calls."
-        )
     for worker in workers:
         made.sentences.append(
             f"{worker.process.name} ({worker.process.own_pid}) ran {_many(worker.tasks, 'task')} for "
@@ -216,8 +263,10 @@ def _say_chunks(made: Summary, name: str, found: list[tuple[Process, Span]]) -> 
     mean = whole / items
     if longest_chunk == 1 and items >= 100 * workers and mean < 1e9 * _LEAST_CHUNK_S / 10:
         fitting = max(2, min(int(1e9 * _LEAST_CHUNK_S / max(mean, 1)), items // (4 * workers)))
+        is_map = any(span.details.get("index") for _, span in found)
         made.sentences.append(
-            f"The {items} tasks of {name} took {duration(mean)} each, so that sending them counts: chunksize={fitting} "
+            f"The {items} tasks of {name} took {duration(mean)} each, so that sending them counts: "
+            f"{'' if is_map else 'one call of map, in the place of a call for each, with '}chunksize={fitting} "
             f"would make tasks of {duration(mean * fitting)}."
         )
 

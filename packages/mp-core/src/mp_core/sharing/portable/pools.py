@@ -17,6 +17,7 @@ __all__ = [
     "make_line",
     "open_block",
     "open_line",
+    "timeline_blocks",
     "timeline_close",
     "timeline_name",
     "timeline_now",
@@ -68,7 +69,7 @@ def timeline_write(*arguments: Any) -> NoReturn:
     raise OSError(errno.ENOSYS, "no timeline without libshm")
 
 
-timeline_open = timeline_close = timeline_name = timeline_write
+timeline_open = timeline_close = timeline_name = timeline_blocks = timeline_write
 
 
 def wait_any(lines: list[Line], fds: list[int], milliseconds: float) -> tuple[list[Line], list[int]]:
