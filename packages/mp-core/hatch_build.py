@@ -80,8 +80,8 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
     ffi.set_source(
         "_libshm",
         '#include "mpshm.h"',
-        sources=[str(source) for source in sorted(native.glob("*.c"))],
-        include_dirs=[str(libshm / "include")],
+        sources=[str(source) for source in sorted(native.rglob("*.c"))],
+        include_dirs=[str(libshm / "include"), str(native)],
         extra_objects=[str(build / "libshm.a")],
         extra_compile_args=FLAGS,
         define_macros=[("Py_LIMITED_API", LIMITED_API)],

@@ -8,6 +8,7 @@ subjects below it and of no other, so the subjects have no circle.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -36,6 +37,7 @@ FLOORS = [
 ]
 
 MP_CORE = ROOT / "packages" / "mp-core" / "src" / "mp_core"
+NATIVE = ROOT / "packages" / "mp-core" / "native"
 # The folders of mp_core, from the bottom to the top; docs/design.md has the same.
 ROOMS = ["system", "sharing", "memory", "children", "messages", "locks", "channels", "timeline", "installation"]
 # Beside them: the public names, the compiled module, and what both need.
@@ -94,8 +96,9 @@ def test_the_headers_of_the_interface_stand_in_the_order_of_their_includes() -> 
 def test_each_module_of_mp_core_is_in_a_room_and_no_room_is_crowded() -> None:
     assert {path.name for path in MP_CORE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(ROOMS)
     assert {path.name for kind in ("py", "pyi") for path in MP_CORE.glob(f"*.{kind}")} == BESIDE_THE_ROOMS
-    folders = {path.parent for path in MP_CORE.rglob("*.py")}
-    assert {folder.name: n for folder in folders if (n := len([*folder.glob("*.py")])) > 20} == {}
+    files = [*MP_CORE.rglob("*.py"), *NATIVE.rglob("*.c")]
+    sizes = Counter(path.parent for path in files)
+    assert {str(folder): size for folder, size in sizes.items() if size > 20} == {}
 
 
 def test_each_module_of_mp_core_imports_only_its_own_room_and_those_below() -> None:
@@ -118,6 +121,29 @@ def room_of(module: str) -> str:
     """Return the room of a module of mp_core, "" for one beside the rooms."""
     name = module.split(".")[1] if "." in module else ""
     return name if name in ROOMS else ""
+
+
+# The folders of mp-core's C code, from the bottom to the top. Beside them: the module and the table, which name all.
+NATIVE_ROOMS = ["timeline", "system", "memory", "messages", "locks", "channels"]
+
+
+def test_each_c_file_of_mp_core_includes_only_its_own_room_and_those_below() -> None:
+    assert {path.name for path in NATIVE.iterdir() if path.is_dir()} == set(NATIVE_ROOMS)
+    assert {path.name for path in NATIVE.iterdir() if path.is_file()} == {"api.c", "mp_core.h", "module.c"}
+    included = {
+        (path.relative_to(NATIVE).parts, name)
+        for path in NATIVE.glob("*/*.[ch]")
+        for name in re.findall(r'(?m)^#include "(.+)"', path.read_text())
+    }
+    assert len(included) > 50
+    wrong = [
+        f"{folder}/{file} includes {name}"
+        for (folder, file), name in included
+        if name != "mp_core.h" and NATIVE_ROOMS.index(name.split("/")[0]) > NATIVE_ROOMS.index(folder)
+    ]
+    assert wrong == []
+    headers = {path.name: path.read_text().count("\n") for path in NATIVE.glob("*/*.h")}
+    assert {name: lines for name, lines in headers.items() if lines > 150} == {}
 
 
 def functions(text: str) -> set[str]:

@@ -50,4 +50,5 @@ def format_(session: nox.Session) -> None:
 
 
 def c_files() -> list[str]:
-    return [str(p) for pattern in ("libshm/**/*.[ch]", "packages/*/native/*.[ch]") for p in sorted(ROOT.glob(pattern))]
+    patterns = ("libshm/**/*.[ch]", "packages/*/native/**/*.[ch]")
+    return [str(p) for pattern in patterns for p in sorted(ROOT.glob(pattern))]

@@ -1,6 +1,9 @@
 /* The capsule mp_core.sharing.backend.c_api: the table of C functions described in mp_core.h. */
-#include "native.h"
-#include "timeline.h"
+#include "memory/memory.h"
+#include "messages/messages.h"
+#include "messages/objects.h"
+#include "messages/plan.h"
+#include "timeline/timeline.h"
 
 static void device_memory(uint64_t began, uint64_t nbytes, int is_sent)
 {

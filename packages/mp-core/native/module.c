@@ -1,7 +1,16 @@
 /* The module mp_core._block: its functions and types.
  *
  * It is in the same shared library as the cffi binding, so both use one copy of libshm. */
-#include "native.h"
+#include "channels/channels.h"
+#include "locks/lock.h"
+#include "memory/memory.h"
+#include "messages/messages.h"
+#include "messages/objects.h"
+#include "messages/plan.h"
+#include "system/system.h"
+#include "timeline/timeline.h"
+
+PyObject *mp_api_capsule(void); /* api.c */
 
 PyDoc_STRVAR(beside_doc, "beside(number, /)\n--\n\n"
                          "Return an object that the message carries beside its pickle.");

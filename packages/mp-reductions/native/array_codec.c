@@ -8,7 +8,7 @@
  *   module, rebuild_strided,    STACK_GLOBAL, MARK | bytes | name | ...
  *
  * The first two are the pickle that the fast path's reduction (fast_path.c) would give, without
- * memo and frame; mp_core/native/packs.c has the pack and the block. */
+ * memo and frame; mp_core/native/messages/packs.c has the pack and the block. */
 #include <string.h>
 
 #include "native.h"

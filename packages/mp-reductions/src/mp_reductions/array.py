@@ -29,7 +29,7 @@ layout, with its memory held (`native/held_memory.c`). Where memory is found or 
 that has changed is sent once more from the start; if that fails as well, the sender gets an error.
 
 Among many such arrays of a message, private ones of up to 4 KiB for which it has no room share a block, the pack, and
-are private again when they arrive (`mp_core/native/packs.c`, Note [Packs]).
+are private again when they arrive (`mp_core/native/messages/packs.c`, Note [Packs]).
 """
 
 from __future__ import annotations

@@ -283,12 +283,17 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
             raise Empty
         return obj
 
+    _look_again = 0.0  # when to look for other processes again: all files of all of them are read
+
     def _warn_if_abandoned(self) -> None:
         """Warn of a wait that nothing can end: multiprocessing has no other word for it."""
-        parts = self._reader._parts()
-        if threading.active_count() > 1 or parts is None:
+        parts, began = self._reader._parts(), time.monotonic()
+        if threading.active_count() > 1 or parts is None or began < self._look_again:
             return
-        if imports.load("mp_core.channels.channel_list").is_only_here(parts[1]):
+        is_only_here = imports.load("mp_core.channels.channel_list").is_only_here(parts[1])
+        now = time.monotonic()
+        self._look_again = now + 100 * (now - began)  # it takes at most a hundredth of a processor
+        if is_only_here:
             warn_user(
                 f"abandoned queue {id(self)}",
                 "get() waits for ever: no other process has this queue open, so all that could put have ended. Let "

@@ -10,7 +10,7 @@ the descriptor of the ring's memory along:
 
     ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
 
-The ring of a pair that `pipe()` makes is made when it is needed (`native/late_ring.c`). Where there can be none then
+The ring of a pair that `pipe()` makes is made when it is needed (`late_ring.c`). Where there can be none then
 (no memfd, half of the descriptors in use), both ends are ordinary connections: their methods call those of
 multiprocessing, and their pickles are those of ordinary connections. `make_pair` makes the ring at once, for queues:
 they need to know it, since over an ordinary pipe they need their locks and the feeder thread.

@@ -10,7 +10,7 @@ because the kernel counts the ends, whichever processes have inherited them:
     close the reading end
     W has no reader (POLLERR)?            no: another process reads on
     open a reading end, read all, close   what was in the pipe is there as long as W is open
-    discard the handles in it             each carries a checksum (native/receive.c)
+    discard the handles in it             each carries a checksum (native/memory/receive.c)
     close W
 
 - A process that writes between the two reading ends gets EPIPE, as it should, and takes its references back. A process
@@ -24,7 +24,7 @@ A reader that is killed closes its end without looking. A writer that closes its
 place; what several writers find at once, each handle frees once.
 
 This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have without a ring; with one,
-`native/unread.c` takes the messages from the ring in the same steps. The kernel tells nothing about the
+`native/channels/unread.c` takes the messages from the ring in the same steps. The kernel tells nothing about the
 other holders of a socket, so a reader of ``Pipe()`` is left out; a writer of one with a ring is not. So is what a child
 of multiprocessing has sent when it ends without closing. `set_message_timeout` is for these.
 """

@@ -2,7 +2,7 @@
 
 They have the interface of `multiprocessing.synchronize` and are instances of its classes. If their holder dies, the
 next process acquires them, with an `OwnerDiedWarning`. The lock is a word of shared memory (`libshm/src/sync`), and
-`native/lock_type.c` its type. A process that cannot share memory gets the standard library's object instead.
+`native/locks/lock_type.c` its type. A process that cannot share memory gets the standard library's object instead.
 """
 
 from __future__ import annotations

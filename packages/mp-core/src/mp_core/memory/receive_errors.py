@@ -1,6 +1,6 @@
 """Errors of a block that cannot be received: their reasons and their type.
 
-The memory of such a message is freed: `native/receive.c`, Note [A receive that fails].
+The memory of such a message is freed: `native/memory/receive.c`, Note [A receive that fails].
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Large bytes: what `bytes`, `bytearray`, `str` and `array.array` of 64 KiB and more need beside their C code.
 
-`native/large_bytes.c` copies them into blocks; `native/pickle_writer.c` and `native/pickle_reader.c` are the files of
+`large_bytes.c` copies them into blocks; `pickle_writer.c` and `pickle_reader.c` are the files of
 picklers and unpicklers.
 """
 

@@ -6,7 +6,7 @@ A message that cannot be pickled, or that has no receiver, leaks no memory.
 
 Pickling a block makes an in-flight reference, which keeps the memory until it is received. If a later object of the
 same message cannot be pickled, or the pipe reports that its reader is gone, no process will receive it: so the
-references of that message are discarded. `native/message.c` keeps the list.
+references of that message are discarded. `native/memory/message.c` keeps the list.
 
 Note [Buffers]
 --------------
@@ -23,7 +23,7 @@ Only messages and the arguments of processes are pickled so, and only if the cal
 Note [Large bytes]
 ------------------
 ``bytes``, ``bytearray``, ``str`` and the buffers that stay in the pickle travel through blocks from 64 KiB on
-(`native/pickle_writer.c`, Note [A divided pickle]). The receiver has to put the pickle together again:
+(`native/messages/pickle_writer.c`, Note [A divided pickle]). The receiver has to put the pickle together again:
 
     pickle of (load_divided, (stream, [(position, bytes of the length, handle), ...], buffers))
 
@@ -32,7 +32,7 @@ An `array.array` would put its bytes into a private copy first; `_reduce_array` 
 Note [Many objects]
 -------------------
 Of a message that needs a pickler, arrays and other objects of codecs leave it from the 17th on, and travel beside it
-(`native/object_table.c`, Note [Objects beside a pickle]). The table of objects replaces the reducers in the message's
+(`object_table.c`, Note [Objects beside a pickle]). The table of objects replaces the reducers in the message's
 own pickler; a reducer that pickles something with another pickler meanwhile has the usual ones:
 
     pickle of (load_beside, (bytes of the pickle, pickle of the list of the objects))

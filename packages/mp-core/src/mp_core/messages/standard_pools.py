@@ -114,7 +114,7 @@ class Blank:
 
 
 def outline(stream: bytes, places: list[tuple[int, int, bytes]]) -> bytes:
-    """Return the pickle of the *stream* of a divided pickle with empty pieces (`native/pickle_writer.c`)."""
+    """Return the pickle of the *stream* of a divided pickle with empty pieces (`native/messages/pickle_writer.c`)."""
     data = bytearray(stream)
     for position, width, _ in places:
         data[position - width : position] = bytes(width)

@@ -145,7 +145,7 @@ LIBSHM = True
 recorders: list[Any] = []
 #: The bytes that the line of a message may have, with the zero at its end.
 LINE_SIZE: int = _block.MPSHM_SITE_SIZE
-#: Bytes, texts and the like of fewer bytes stay in the pickle: MP_LARGE in native.h.
+#: Bytes, texts and the like of fewer bytes stay in the pickle: MP_LARGE in messages.h.
 LARGE = 1 << 16
 #: Private buffers of fewer bytes stay in the pickle: the second pickle that carries a place takes as long as the pipe.
 LEAST_BUFFER = 1 << 15

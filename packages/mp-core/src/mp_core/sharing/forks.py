@@ -3,7 +3,7 @@
     keep_out(lock)                      no other thread has the lock at a fork, and the child's is free
     register(before, after_in_child)    functions
 
-`native/fork_hooks.c` has the table and calls the hooks: an exception that a signal handler raises during a fork reaches
+`fork_hooks.c` has the table and calls the hooks: an exception that a signal handler raises during a fork reaches
 the caller of the fork, and no hook is left half done. libshm has hooks of its own (`libshm/src/session/fork.c`), which
 run inside of these.
 """

@@ -51,7 +51,7 @@ _under_way: set[tuple[str, int]] = set()
 
 
 class _Known(ref):  # type: ignore[type-arg]
-    """A class without a reducer; and whether its objects are plain, if it is known: see native/objects.c."""
+    """A class without a reducer; and whether its objects are plain, if it is known: see native/messages/objects.c."""
 
     __slots__ = ("is_plain",)
     is_plain: bool | None

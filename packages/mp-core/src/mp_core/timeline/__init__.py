@@ -10,7 +10,7 @@
     summary.py       sentences about a run
     page.py          a report as a page of HTML, with page.html
 
-`native/timeline.c` writes the events. Nothing here is imported before a timeline is asked for: `MP_TIMELINE` and
+`timeline.c` writes the events. Nothing here is imported before a timeline is asked for: `MP_TIMELINE` and
 `MP_TIMELINE_RUN` in the environment have `mp_core` import `from_environment`.
 """
 

@@ -1,4 +1,4 @@
-"""The events of a run, as `native/timeline.c` writes them: a file for each process, and the reader of these files."""
+"""The events of a run, as `timeline.c` writes them: a file for each process, and the reader of these files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Large bytes in a pickle: they travel in blocks, and the unpickler reads them from there.
 
-`native/pickle_writer.c`, Note [A divided pickle], says how.
+`native/messages/pickle_writer.c`, Note [A divided pickle], says how.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages of portable sharing: their in-flight references while they are pickled, sent and received.
 
-A message that is not sent, or cannot be received, takes its references back; `native/message.c` and `native/receive.c`
+A message that is not sent, or cannot be received, takes its references back; `message.c` and `receive.c`
 do the same with libshm, and say why.
 """
 

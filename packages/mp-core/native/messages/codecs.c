@@ -1,0 +1,126 @@
+/* The codecs: who writes and reads the objects of a type without a pickler. */
+#include <string.h>
+
+#include "messages/messages.h"
+
+enum { CODECS = 16, CONSTRUCTORS = 16 };
+
+static mp_codec codecs[CODECS];
+static int count;
+
+static struct {
+    PyTypeObject *type;
+    PyObject *(*atom_of)(PyObject *);
+} constructors[CONSTRUCTORS];
+static int constructor_count;
+
+void mp_register_codec(const mp_codec *codec)
+{
+    int i = 0;
+
+    while (i < count && (codecs[i].type != codec->type || codecs[i].survey != codec->survey))
+        i++;
+    if (i == CODECS)
+        return; /* the pickler goes on to write them */
+    Py_INCREF(codec->reducer);
+    codecs[i] = *codec;
+    if (i == count)
+        count++;
+}
+
+const mp_codec *mp_codec_of(PyObject *object)
+{
+    for (int i = 0; i < count; i++)
+        if (Py_TYPE(object) == codecs[i].type)
+            return &codecs[i];
+    return NULL;
+}
+
+const mp_codec *mp_codec_after(const mp_codec *codec)
+{
+    for (const mp_codec *next = codec + 1; next < codecs + count; next++)
+        if (next->type == codec->type)
+            return next;
+    return NULL;
+}
+
+void mp_register_constructor(PyTypeObject *type, PyObject *(*atom_of)(PyObject *object))
+{
+    int i = 0;
+
+    while (i < constructor_count && constructors[i].type != type)
+        i++;
+    if (i == CONSTRUCTORS)
+        return; /* the pickler goes on to write them */
+    constructors[i].type = type;
+    constructors[i].atom_of = atom_of;
+    if (i == constructor_count)
+        constructor_count++;
+}
+
+PyObject *(*mp_constructor_of(PyObject *object))(PyObject *)
+{
+    for (int i = 0; i < constructor_count; i++)
+        if (Py_TYPE(object) == constructors[i].type)
+            return constructors[i].atom_of;
+    return NULL;
+}
+
+PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler)
+{
+    static PyObject *name;
+
+    if (name == NULL && (name = PyUnicode_InternFromString("_extra_reducers")) == NULL)
+        return NULL;
+    PyObject *table = PyObject_GetAttr(forking_pickler, name), *known = NULL;
+    if (table != NULL && PyDict_Check(table))
+        known = PyDict_GetItemWithError(table, (PyObject *)type);
+    Py_XDECREF(table);
+    PyErr_Clear();
+    return known;
+}
+
+int mp_has_reducer(PyTypeObject *type)
+{
+    static PyObject *standard;
+
+    if (mp_reducer_of(type, mp_forking_pickler) != NULL)
+        return 1;
+    if (standard == NULL && (standard = mp_imported("copyreg", "dispatch_table")) == NULL)
+        return -1;
+    return PyDict_Contains(standard, (PyObject *)type);
+}
+
+int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler)
+{
+    return mp_reducer_of(codec->type, forking_pickler) == codec->reducer;
+}
+
+int mp_replace_reducers(PyObject *reducers, PyObject *function)
+{
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < count; i++) {
+        PyObject *type = (PyObject *)codecs[i].type;
+        PyObject *known = PyDict_GetItemWithError(reducers, type);
+        if (known == codecs[i].reducer)
+            rc = PyDict_SetItem(reducers, type, function);
+        else if (known == NULL && PyErr_Occurred())
+            rc = -1;
+    }
+    return rc;
+}
+
+PyObject *mp_read_by_codec(mp_reader *from)
+{
+    for (int i = 0; i < count; i++) {
+        const mp_codec *codec = &codecs[i];
+        if ((size_t)(from->end - from->at) > codec->prefix_nbytes &&
+            memcmp(from->at, codec->prefix, codec->prefix_nbytes) == 0) {
+            PyObject *object = codec->read(from);
+            if (object != NULL || PyErr_Occurred())
+                return object;
+        }
+    }
+    return NULL;
+}

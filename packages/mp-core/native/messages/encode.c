@@ -1,0 +1,660 @@
+/* Encode a message without a pickler, which costs a few microseconds, and more than all else of a
+ * small message.
+ *
+ *   atoms (numbers, text, None, ...)               written here
+ *   functions, classes                             their names are written by names.c
+ *   plain objects                                  class and __dict__, see objects.c
+ *   times, decimals, paths, enums, named tuples    what their reduction calls, see objects.c
+ *   objects that a number or text makes            a call of their class, as of NumPy's scalars
+ *   tuples, lists and dicts of them                written here, also if one occurs twice
+ *   arrays and large bytes in these                written by their codecs
+ *   more atoms, in tuples and lists                pickle.dumps, which needs no reducers
+ *   all else                                       ForkingPickler
+ *
+ *   PROTO 4 | items, each before the opcode of its container | STOP
+ *   PROTO 5 | likewise, with names | STOP
+ *
+ * Any unpickler reads the pickle. A program that registers a reducer of its own for a type gets its
+ * reducer; one that changes ForkingPickler otherwise gets all objects but those of codecs and atoms.
+ * One that replaces its loads, perhaps by an unpickler that finds only some names, is given the
+ * pickles with names, which the protocol tells before anything is received.
+ *
+ * Note [A survey and a pass that writes]
+ *   To begin a message and give up would copy large arrays twice. So a survey walks over the object
+ *   first. It changes nothing: it writes atoms and opcodes into a plan (plan.c), and asks the codec
+ *   of each other object where its memory is. If an object needs a pickler, the plan is dropped.
+ *   Otherwise one pass copies the bytes of the plan and lets the codecs write their objects in
+ *   between.
+ *
+ *   The survey of an object may execute Python, and to copy an array may release the GIL, so another
+ *   thread may change a list, dict or array meanwhile. The pass does not look at containers again.
+ *   A codec looks at its object again, and leaves one that has changed to the pickler, as the survey
+ *   does with a dict of another size. If a message is not written to its end, its handles are
+ *   discarded.
+ *
+ *   A container, array, or text of more than 64 bytes gets a number in the pickle's memo, and is
+ *   written once. Two arrays over one block are left to a pickler: they have one Block when they
+ *   arrive. So is a tuple that contains itself.
+ *
+ *   Many small private objects go into packs (packs.c). A message that does need a pickler leaves
+ *   its objects of codecs to the same survey and pass from the 17th on (object_table.c). */
+#include <string.h>
+
+#include "memory/memory.h"
+#include "messages/messages.h"
+#include "messages/objects.h"
+#include "messages/plan.h"
+
+enum {
+    DEPTH = 6,           /* of containers and plain objects */
+    FEW_OBJECTS = 64,    /* with more, and no entries, a pickler is as fast */
+    FOR_EACH_ENTRY = 16, /* how many more objects a message may have for each entry */
+    CROWD = 16,          /* with more objects of codecs, small ones may go into a pack */
+    REPEATED = 64,       /* bytes of a text that is written as often as it occurs */
+    UNKNOWN = -1,
+};
+
+static int shares_nothing; /* see only_atoms() */
+
+/* ---- the bytes ---- */
+
+static inline char *room_for(mp_writer *to, size_t nbytes)
+{
+    if (to->room - to->used < nbytes)
+        return mp_writer_room(to, nbytes);
+    to->used += nbytes;
+    return to->data + to->used - nbytes;
+}
+
+/* 1 when written, 0 for an object that needs a pickler, -1 with an exception; so are all below. */
+static inline int put(mp_writer *to, const void *bytes, size_t nbytes)
+{
+    char *at = room_for(to, nbytes);
+
+    if (at == NULL)
+        return -1;
+    memcpy(at, bytes, nbytes);
+    return 1;
+}
+
+static int put_opcode(mp_writer *to, char opcode)
+{
+    return put(to, &opcode, 1);
+}
+
+static int put_int(mp_writer *to, PyObject *object)
+{
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    char data[MP_NUMBER];
+
+    return overflow ? 0 : put(to, data, (size_t)(mp_put_number(data, value) - data));
+}
+
+/* BINFLOAT: eight bytes, the highest first. */
+static int put_float(mp_writer *to, PyObject *object)
+{
+    double value = PyFloat_AsDouble(object);
+    uint64_t bits;
+    char data[9] = "G";
+
+    memcpy(&bits, &value, sizeof(bits));
+    for (int i = 0; i < 8; i++)
+        data[1 + i] = (char)(bits >> 8 * (7 - i));
+    return put(to, data, sizeof(data));
+}
+
+/* The length in one byte after the first opcode, or in four after the second; and the bytes. */
+static int put_sized(mp_writer *to, const char opcodes[2], const char *data, Py_ssize_t nbytes)
+{
+    if (data == NULL || nbytes > MP_LONGEST_UTF8) {
+        PyErr_Clear(); /* half of a surrogate pair has no UTF-8: pickle has a way to write it */
+        return 0;
+    }
+    int width = nbytes > UINT8_MAX ? 4 : 1;
+    char *at = room_for(to, (size_t)(1 + width + nbytes));
+    if (at == NULL)
+        return -1;
+    *at++ = opcodes[width == 4];
+    at = mp_put_little_endian(at, (uint64_t)nbytes, width);
+    memcpy(at, data, (size_t)nbytes);
+    return 1;
+}
+
+static int put_atom(mp_writer *to, PyObject *object)
+{
+    if (PyLong_CheckExact(object))
+        return put_int(to, object);
+    if (PyFloat_CheckExact(object))
+        return put_float(to, object);
+    if (object == Py_None)
+        return put_opcode(to, 'N');
+    if (object == Py_True || object == Py_False)
+        return put_opcode(to, object == Py_True ? '\x88' : '\x89');
+    Py_ssize_t n = 0;
+    if (PyUnicode_CheckExact(object)) {
+        const char *text = PyUnicode_AsUTF8AndSize(object, &n);
+        return put_sized(to, "\x8cX", text, n);
+    }
+    if (PyBytes_CheckExact(object))
+        return put_sized(to, "CB", PyBytes_AsString(object), PyBytes_Size(object));
+    return 0;
+}
+
+/* ---- the survey ---- */
+
+static int look_at(mp_survey *s, PyObject *object, int depth);
+
+/* MEMOIZE the object that was written last. */
+static int memoize(mp_survey *s, uint32_t at)
+{
+    mp_plan_number(&s->plan, at);
+    return put_opcode(&s->plan.bytes, '\x94');
+}
+
+/* BINGET or LONG_BINGET of an object that was written before. */
+static int put_repeated(mp_survey *s, uint32_t at)
+{
+    uint32_t number;
+
+    if (!mp_plan_repeats(&s->plan, at, &number))
+        return 0;
+    char data[MP_MEMO_GET];
+    return put(&s->plan.bytes, data, (size_t)(mp_put_memo_get(data, number) - data));
+}
+
+/* The items of a tuple or list. */
+static int look_at_items(mp_survey *s, PyObject *object, int is_tuple, int depth)
+{
+    for (Py_ssize_t i = 0; i < (is_tuple ? PyTuple_Size(object) : PyList_Size(object)); i++) {
+        PyObject *item =
+            Py_NewRef(is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i));
+        int rc = look_at(s, item, depth);
+        Py_DECREF(item);
+        if (rc != 1)
+            return rc;
+    }
+    return 1;
+}
+
+static int look_at_tuple(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    static const char close[] = {')', '\x85', '\x86', '\x87'}; /* EMPTY_TUPLE, TUPLE1, ... */
+    mp_writer *to = &s->plan.bytes;
+    Py_ssize_t n = PyTuple_Size(object);
+    int rc = n > 3 ? put_opcode(to, '(') : 1;
+
+    if (rc == 1)
+        rc = look_at_items(s, object, 1, depth);
+    if (rc == 1)
+        rc = put_opcode(to, n > 3 ? 't' : close[n]);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+/* EMPTY_LIST, MEMOIZE, MARK, items, APPENDS */
+static int look_at_list(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    mp_plan_number(&s->plan, at);
+    int rc = put(&s->plan.bytes, "]\x94(", 3);
+
+    if (rc == 1)
+        rc = look_at_items(s, object, 0, depth);
+    return rc == 1 ? put_opcode(&s->plan.bytes, 'e') : rc;
+}
+
+/* The names of attributes are the same in each plain object of a class. */
+static int look_at_key(mp_survey *s, PyObject *key)
+{
+    uint32_t at;
+
+    if (!mp_is_atom(key) || mp_is_large(key))
+        return 0;
+    if (s->plain == NULL || !PyUnicode_CheckExact(key))
+        return look_at(s, key, 0);
+    int rc = mp_plan_object(&s->plan, key, &at);
+    if (rc == 1)
+        rc = put_atom(&s->plan.bytes, key);
+    else if (rc == 0)
+        return put_repeated(s, at);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+/* EMPTY_DICT, MEMOIZE, MARK, keys and values, SETITEMS */
+static int look_at_dict(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    Py_ssize_t size = PyDict_Size(object), position = 0;
+    PyObject *key, *value;
+
+    mp_plan_number(&s->plan, at);
+    int rc = put(&s->plan.bytes, "}\x94(", 3);
+    while (rc == 1 && PyDict_Next(object, &position, &key, &value)) {
+        Py_INCREF(value);
+        rc = look_at_key(s, key);
+        if (rc == 1)
+            rc = look_at(s, value, depth);
+        Py_DECREF(value);
+        if (rc == 1 && PyDict_Size(object) != size)
+            rc = 0;
+    }
+    return rc == 1 ? put_opcode(&s->plan.bytes, 'u') : rc;
+}
+
+/* The first of the codecs of a type, from this one on, that stands for the type's reducer; or NULL. */
+static const mp_codec *current_codec(mp_survey *s, const mp_codec *codec)
+{
+    while (codec != NULL && codec != s->current && !mp_codec_is_current(codec, mp_forking_pickler))
+        codec = mp_codec_after(codec);
+    if (codec != NULL)
+        s->current = codec;
+    return codec;
+}
+
+/* Ask the codec, which writes the object later, and then those after it. */
+static int look_by_codec(mp_survey *s, PyObject *object, const mp_codec *codec)
+{
+    mp_entry *entry = NULL;
+    int rc = 0;
+
+    while (rc == 0 && codec != NULL) {
+        if (entry != NULL)
+            mp_plan_drop_entry(&s->plan);
+        entry = mp_plan_entry(&s->plan, object, codec);
+        if (entry == NULL)
+            return -1;
+        entry->may_pack = s->is_crowded || s->plan.entry_count > CROWD;
+        entry->may_view = s->may_view != 0;
+        rc = codec->survey(entry);
+        if (rc == 0)
+            codec = codec == &mp_large_codec ? NULL : current_codec(s, mp_codec_after(codec));
+    }
+    if (rc == 1 && entry->shared != NULL && entry->codec->is_beside)
+        mp_plan_shared(&s->plan, entry);
+    if (rc == 1 && entry->is_view)
+        rc = mp_plan_block(&s->plan, entry);
+    else if (rc == 1 && entry->memory != NULL)
+        rc = mp_plan_memory(&s->plan, entry->memory);
+    if (rc == 1 && entry->in_pack)
+        rc = mp_plan_pack(&s->plan, entry, s->pack_room);
+    return rc;
+}
+
+/* The codec that writes the object, or NULL. */
+static const mp_codec *codec_of(mp_survey *s, PyObject *object)
+{
+    if (mp_is_large(object))
+        return s->may_share ? &mp_large_codec : NULL;
+    return s->may_share ? current_codec(s, mp_codec_of(object)) : NULL;
+}
+
+static int look_at_container(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    int was_crowded = s->is_crowded, is_tuple = PyTuple_CheckExact(object);
+    int is_dict = !is_tuple && PyDict_CheckExact(object);
+
+    if (PyObject_Size(object) > CROWD)
+        s->is_crowded = 1;
+    int rc = is_tuple  ? look_at_tuple(s, object, at, depth)
+             : is_dict ? look_at_dict(s, object, at, depth)
+                       : look_at_list(s, object, at, depth);
+    s->is_crowded = was_crowded;
+    return rc;
+}
+
+/* Whether names may be written: a program may have changed ForkingPickler to see all objects. */
+static int may_name(mp_survey *s)
+{
+    if (s->is_standard == UNKNOWN)
+        s->is_standard = shares_nothing ? 0 : mp_pickler_is_standard();
+    return s->is_standard == 1;
+}
+
+/* A function or class; it is in the plan as the object at that position. */
+static int look_at_name(mp_survey *s, PyObject *object, uint32_t at)
+{
+    int rc = mp_put_name(&s->plan.bytes, object);
+
+    if (rc != 1)
+        return rc;
+    s->has_names = 1;
+    return memoize(s, at);
+}
+
+/* The same, or its number if it was written before. */
+static int look_at_known_name(mp_survey *s, PyObject *object)
+{
+    uint32_t at;
+    int rc = mp_plan_object(&s->plan, object, &at);
+
+    return rc == 1 ? look_at_name(s, object, at) : rc == 0 ? put_repeated(s, at) : rc;
+}
+
+static int look_at_class_of(mp_survey *s, PyObject *object)
+{
+    return look_at_known_name(s, (PyObject *)Py_TYPE(object));
+}
+
+/* class, atom, TUPLE1, REDUCE */
+static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*atom_of)(PyObject *),
+                        uint32_t at)
+{
+    int rc = mp_has_reducer(Py_TYPE(object));
+    PyObject *atom = rc == 0 ? atom_of(object) : NULL;
+
+    if (atom == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    s->free_objects += FOR_EACH_ENTRY;
+    rc = mp_is_atom(atom) && !mp_is_large(atom) ? look_at_class_of(s, object) : 0;
+    if (rc == 1)
+        rc = put_atom(&s->plan.bytes, atom);
+    Py_DECREF(atom);
+    if (rc == 1)
+        rc = put(&s->plan.bytes, "\x85R", 2);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+/* class, EMPTY_TUPLE, NEWOBJ, MEMOIZE, dict, BUILD */
+static int look_at_plain(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    PyObject *state = mp_state_of(object);
+
+    if (state == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    s->plain = Py_TYPE(object);
+    s->free_objects += FOR_EACH_ENTRY + 2 * (uint32_t)PyDict_Size(state);
+    int rc = look_at_class_of(s, object);
+    if (rc == 1)
+        rc = put(&s->plan.bytes, ")\x81", 2);
+    if (rc == 1)
+        rc = memoize(s, at);
+    if (rc == 1 && PyDict_Size(state) > 0) {
+        rc = look_at(s, state, depth);
+        if (rc == 1)
+            rc = put_opcode(&s->plan.bytes, 'b');
+    }
+    Py_DECREF(state);
+    return rc;
+}
+
+/* class or function, arguments, REDUCE or NEWOBJ */
+static int look_at_reduced(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    int rc = Py_TYPE(object) == s->reduced ? 1 : mp_is_reduced(object), makes_new = 0;
+    PyObject *reduction = rc == 1 ? mp_reduction_of(object, &makes_new) : NULL;
+
+    if (reduction == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    s->reduced = Py_TYPE(object);
+    s->free_objects += FOR_EACH_ENTRY;
+    PyObject *function = PyTuple_GetItem(reduction, 0);
+    rc = mp_has_name(function) || PyType_Check(function) ? look_at_known_name(s, function) : 0;
+    if (rc == 1)
+        rc = look_at(s, PyTuple_GetItem(reduction, 1), depth);
+    if (rc == 1)
+        rc = put_opcode(&s->plan.bytes, makes_new ? '\x81' : 'R');
+    Py_DECREF(reduction);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+/* An object that is no container, text, or object of a codec. */
+static int look_at_other(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    if (mp_has_name(object))
+        return look_at_name(s, object, at);
+    PyObject *(*atom_of)(PyObject *) = mp_constructor_of(object);
+    if (atom_of != NULL)
+        return look_at_call(s, object, atom_of, at);
+    PyTypeObject *kind = Py_TYPE(object);
+    int is_plain = depth == 0 || kind == s->reduced ? 0
+                   : kind == s->plain               ? 1
+                                                    : mp_is_plain(object);
+    return is_plain == 1                ? look_at_plain(s, object, at, depth)
+           : is_plain == 0 && depth > 0 ? look_at_reduced(s, object, at, depth)
+                                        : is_plain;
+}
+
+static int look_at(mp_survey *s, PyObject *object, int depth)
+{
+    if (s->objects++ >= FEW_OBJECTS + FOR_EACH_ENTRY * s->plan.entry_count + s->free_objects)
+        return 0;
+    Py_ssize_t n = PyUnicode_CheckExact(object) ? PyUnicode_GetLength(object)
+                   : PyBytes_CheckExact(object) ? PyBytes_Size(object)
+                                                : 0;
+    if (n <= REPEATED && mp_is_atom(object))
+        return put_atom(&s->plan.bytes, object);
+    int is_tuple = PyTuple_CheckExact(object);
+    if (is_tuple && PyTuple_Size(object) == 0) /* one object, wherever it occurs */
+        return depth > 0 ? put_opcode(&s->plan.bytes, ')') : 0;
+    int is_container = is_tuple || PyList_CheckExact(object) || PyDict_CheckExact(object);
+    int is_text = n > 0 && n <= MP_LONGEST;
+    const mp_codec *codec = is_container || is_text ? NULL : codec_of(s, object);
+    int is_other = !is_container && !is_text && codec == NULL;
+    if (is_container && depth == 0)
+        return 0;
+    if (is_other && !may_name(s))
+        return PyErr_Occurred() ? -1 : 0;
+    uint32_t at;
+    int rc = mp_plan_object(&s->plan, object, &at);
+    if (rc != 1)
+        return rc == 0 ? put_repeated(s, at) : rc;
+    if (is_container)
+        return look_at_container(s, object, at, depth - 1);
+    if (is_other)
+        return look_at_other(s, object, at, depth);
+    rc = is_text ? put_atom(&s->plan.bytes, object) : look_by_codec(s, object, codec);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+void mp_begin_survey(mp_survey *s, int may_share)
+{
+    mp_begin_plan(&s->plan);
+    s->may_share = may_share;
+    s->may_view = 1;
+    s->is_crowded = 0;
+    s->pack_room = 0;
+    s->objects = 0;
+    s->current = NULL;
+    s->plain = s->reduced = NULL;
+    s->is_standard = UNKNOWN;
+    s->free_objects = 0;
+    s->has_names = 0;
+}
+
+/* ---- the pass that writes ---- */
+
+static PyObject *bytes_of(const mp_writer *from)
+{
+    return PyBytes_FromStringAndSize(from->data, (Py_ssize_t)from->used);
+}
+
+/* The bytes of the plan with the pickles of the entries. NULL, perhaps without an exception. */
+static PyObject *written(const mp_plan *plan)
+{
+    mp_writer to;
+    size_t from = 0;
+    int rc = 1;
+
+    if (plan->entry_count == 0)
+        return bytes_of(&plan->bytes);
+    mp_begin_writing(&to);
+    for (uint32_t i = 0; rc == 1 && i < plan->entry_count; i++) {
+        const mp_entry *entry = &plan->entries[i];
+        rc = put(&to, plan->bytes.data + from, entry->at - from);
+        from = entry->at;
+        if (rc == 1)
+            rc = entry->codec->write(entry, &to);
+    }
+    if (rc == 1)
+        rc = put(&to, plan->bytes.data + from, plan->bytes.used - from);
+    PyObject *data = rc == 1 ? bytes_of(&to) : NULL;
+    mp_end_writing(&to);
+    return data;
+}
+
+/* Write a message that is one object of a codec, as most are. Nothing comes after the object, so it
+ * is written behind the bytes of the plan. */
+static int put_alone(mp_survey *s, PyObject *object, const mp_codec *codec)
+{
+    int rc = look_by_codec(s, object, codec);
+
+    if (rc == 1)
+        rc = s->plan.entries[0].codec->write(&s->plan.entries[0], &s->plan.bytes);
+    return rc == 1 ? put_opcode(&s->plan.bytes, '.') : rc;
+}
+
+/* The message may have another reference to what keeps the memory, which pickle's memo finds. */
+static int is_kept_elsewhere(const mp_entry *entry)
+{
+    enum { OF_OBJECT_AND_PLACE = 2 };
+
+    return entry->place.keeper != NULL && Py_REFCNT(entry->place.keeper) != OF_OBJECT_AND_PLACE;
+}
+
+int mp_write_one(mp_survey *s, PyObject *object, int only_beside)
+{
+    mp_plan *plan = &s->plan;
+    mp_pack *pack = plan->packs;
+    mp_shared *shared = plan->shared;
+    size_t used = plan->bytes.used, packed = pack != NULL ? pack->nbytes : 0;
+    uint32_t entries = plan->entry_count;
+    Py_ssize_t handles = mp_message_handles();
+    const mp_codec *codec = codec_of(s, object);
+
+    while (only_beside && codec != NULL && !codec->is_beside)
+        codec = current_codec(s, mp_codec_after(codec));
+    if (codec == NULL)
+        return 0;
+    int rc = look_by_codec(s, object, codec);
+    const mp_entry *entry = &plan->entries[plan->entry_count - 1];
+    if (rc == 1)
+        rc = is_kept_elsewhere(entry) ? 0 : entry->codec->write(entry, &plan->bytes);
+    if (plan->entry_count > entries)
+        mp_plan_drop_entry(plan);
+    if (rc == 1)
+        return 1;
+    plan->bytes.used = used;
+    if (plan->shared != shared)
+        mp_plan_drop_shared(plan);
+    if (plan->packs != pack)
+        mp_plan_drop_pack(plan);
+    else if (pack != NULL)
+        pack->nbytes = packed;
+    mp_message_take_back(handles);
+    return rc;
+}
+
+/* The pickle of a message that is an atom, which needs no plan. */
+static PyObject *atom(PyObject *object)
+{
+    mp_writer to;
+    PyObject *data = NULL;
+
+    mp_begin_writing(&to);
+    int rc = put(&to, "\x80\x04", 2);
+    if (rc == 1)
+        rc = put_atom(&to, object);
+    if (rc == 1 && put_opcode(&to, '.') == 1)
+        data = bytes_of(&to);
+    mp_end_writing(&to);
+    return data;
+}
+
+/* The same for any other object that needs no ForkingPickler. */
+static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
+{
+    mp_message message;
+    mp_survey s;
+    PyObject *data = NULL;
+
+    mp_message_enter(&message); /* what it says of sharing holds until the end */
+    mp_begin_survey(&s, may_share && !mp_goes_by_value());
+    mp_writer *bytes = &s.plan.bytes;
+    int rc = put(bytes, "\x80\x04", 2);
+    const mp_codec *codec = rc == 1 ? codec_of(&s, object) : NULL;
+    if (codec != NULL) {
+        if (put_alone(&s, object, codec) == 1)
+            data = bytes_of(bytes);
+    } else if (rc == 1 && look_at(&s, object, DEPTH) == 1 && put_opcode(bytes, '.') == 1) {
+        if (s.has_names)
+            bytes->data[1] = MP_WITH_NAMES;
+        data = written(&s.plan);
+    }
+    if (data != NULL && mp_plan_finish(&s.plan) < 0)
+        Py_CLEAR(data);
+    *handles = mp_message_leave(&message);
+    if (data == NULL) {
+        mp_drop_handles(*handles);
+        *handles = NULL;
+    }
+    mp_end_plan(&s.plan);
+    return data;
+}
+
+/* Large bytes go through a block: ForkingPickler does that where this file does not. */
+static int is_light(PyObject *object)
+{
+    return mp_is_atom(object) && !mp_is_large(object);
+}
+
+PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
+{
+    enum { FEW = 16 };
+
+    *handles = NULL;
+    if (mp_set_up_pickling() < 0)
+        return NULL;
+    PyObject *data = mp_is_atom(object) ? atom(object) : NULL;
+    if (data == NULL && !PyErr_Occurred())
+        data = planned(object, may_share && !shares_nothing, handles);
+    if (data != NULL || PyErr_Occurred() || !mp_is_made_of(is_light, object, DEPTH, FEW))
+        return data;
+    return PyObject_CallFunctionObjArgs(mp_plain_dumps, object, mp_protocol, NULL);
+}
+
+PyObject *mp_forking_pickle(PyObject *object, int by_value)
+{
+    /* Looked up in each call, since packages replace it. */
+    PyObject *dumps =
+        mp_set_up_pickling() == 0 ? PyObject_GetAttr(mp_forking_pickler, mp_dumps_name) : NULL;
+    PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object);
+    PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
+
+    Py_XDECREF(dumps);
+    Py_XDECREF(args);
+    return message;
+}
+
+/* ---- functions of the module ---- */
+
+static PyObject *encoded_or_none(PyObject *object, int may_share)
+{
+    PyObject *handles, *data = mp_encode(object, may_share, &handles);
+
+    mp_message_adopt(handles);
+    if (data == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return data;
+}
+
+/* plain_pickle(object) -> bytes, or None for an object whose pickle needs a ForkingPickler */
+PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return encoded_or_none(object, 1);
+}
+
+/* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has
+ * no handles */
+PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return encoded_or_none(object, 0);
+}
+
+/* only_atoms(on): leave all messages that may have memory to ForkingPickler.dumps, which the
+ * program may have replaced to look at them */
+PyObject *mp_py_only_atoms(PyObject *module, PyObject *on)
+{
+    (void)module;
+    shares_nothing = on == Py_True;
+    Py_RETURN_NONE;
+}

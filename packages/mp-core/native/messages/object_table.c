@@ -1,0 +1,216 @@
+/* Many objects of one message that pickle does not write one by one.
+ *
+ * Note [Objects beside a pickle]
+ *   A message that needs a pickler may have a thousand small arrays, which cost pickle a thousand
+ *   times a reduction, a tuple, and three entries in its memo. So from the 17th on the objects of
+ *   codecs go into a *table*, and the pickle has their numbers; those that share something do so from
+ *   the first on:
+ *
+ *     pickle of (load_beside, (stream, pickle of a list))
+ *                                |
+ *                                +-- ... beside(number) ... beside(number) ...
+ *
+ *   An object is surveyed and written as any other (encode.c), when the pickler meets it: what runs
+ *   after that may change it. One that its codec does not take goes to its reducer. The list is read
+ *   before the stream, so beside() only looks an object up. An object occurs in it once, since the
+ *   pickler's memo finds the second occurrence.
+ *
+ *   The stream belongs to its message: only the pickler of the message writes numbers, and not a
+ *   pickler that a reducer makes meanwhile (pickling.py). Reading nests, and each thread has its
+ *   own objects. */
+#include "messages/messages.h"
+#include "messages/plan.h"
+
+static _Thread_local PyObject *current; /* the list of the stream that is being read */
+
+enum {
+    KEPT = 1 << 13,
+    FEW = 16,       /* objects that are left to pickle */
+    PACK = 1 << 18, /* bytes */
+};
+static PyObject *arguments[KEPT]; /* (number,), which are the same in each message */
+static PyObject *beside;
+
+/* ---- writing ---- */
+
+typedef struct {
+    PyObject_HEAD mp_survey survey;
+    unsigned left; /* objects left to pickle so far */
+    size_t count;  /* in the list */
+} ObjectTable;
+
+/* The reduction of the object of that number. */
+static PyObject *numbered(size_t number)
+{
+    PyObject *args = number < KEPT ? arguments[number] : NULL;
+
+    if (args == NULL) {
+        args = Py_BuildValue("(n)", (Py_ssize_t)number);
+        if (args != NULL && number < KEPT)
+            arguments[number] = Py_NewRef(args);
+    } else {
+        Py_INCREF(args);
+    }
+    PyObject *reduction = args ? PyTuple_Pack(2, beside, args) : NULL;
+    Py_XDECREF(args);
+    return reduction;
+}
+
+/* 1 for an object that is in the list now; 0, and nothing has changed; -1 with an exception. */
+static int take(ObjectTable *self, PyObject *object)
+{
+    int rc = mp_write_one(&self->survey, object, self->left < FEW);
+
+    if (rc == 1)
+        self->count++;
+    else if (rc == 0)
+        self->left++;
+    return rc;
+}
+
+/* reduce(object) -> its reduction: its number in the list, or as without a table */
+static PyObject *reduce(PyObject *op, PyObject *object)
+{
+    const mp_codec *codec = mp_codec_of(object);
+    ObjectTable *self = (ObjectTable *)op;
+
+    if (codec == NULL)
+        return PyErr_Format(PyExc_TypeError, "%R has no codec", Py_TYPE(object));
+    int rc = take(self, object);
+    if (rc < 0)
+        return NULL;
+    return rc == 1 ? numbered(self->count - 1)
+                   : PyObject_CallFunctionObjArgs(codec->reducer, object, NULL);
+}
+
+/* written() -> the pickle of the list of the objects; None without objects */
+static PyObject *written(PyObject *op, PyObject *unused)
+{
+    ObjectTable *self = (ObjectTable *)op;
+    mp_writer *bytes = &self->survey.plan.bytes;
+    (void)unused;
+
+    if (self->count == 0)
+        Py_RETURN_NONE;
+    char *end = mp_writer_room(bytes, 2);
+    if (end == NULL)
+        return NULL;
+    memcpy(end, "e.", 2);
+    if (mp_plan_finish(&self->survey.plan) < 0)
+        return NULL;
+    return PyBytes_FromStringAndSize(bytes->data, (Py_ssize_t)bytes->used);
+}
+
+/* ObjectTable(reducers of the message's pickler): replaces those of codecs */
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    PyObject *reducers;
+    (void)names;
+
+    if (!PyArg_ParseTuple(args, "O!:ObjectTable", &PyDict_Type, &reducers) ||
+        mp_set_up_pickling() < 0)
+        return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    ObjectTable *self = (ObjectTable *)alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    mp_begin_survey(&self->survey, 1);
+    self->survey.is_crowded = 1;
+    self->survey.may_view = 0; /* their Block may be elsewhere in the message */
+    self->survey.pack_room = PACK;
+    self->survey.plan.numbers = 1; /* the list */
+    PyObject *method = PyObject_GetAttrString((PyObject *)self, "reduce");
+    char *head = method ? mp_writer_room(&self->survey.plan.bytes, 5) : NULL;
+    if (head != NULL)
+        memcpy(head, "\x80\x04]\x94(", 5);
+    if (head == NULL || mp_replace_reducers(reducers, method) < 0)
+        Py_CLEAR(self);
+    Py_XDECREF(method);
+    return (PyObject *)self;
+}
+
+static void table_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    mp_end_plan(&((ObjectTable *)op)->survey.plan);
+    release(op);
+    Py_DECREF(type);
+}
+
+/* ---- reading ---- */
+
+/* beside(number) -> the object */
+PyObject *mp_py_beside(PyObject *module, PyObject *number)
+{
+    size_t n = PyLong_AsSize_t(number);
+    (void)module;
+
+    if (n == (size_t)-1 && PyErr_Occurred())
+        return NULL;
+    if (current != NULL && n < (size_t)PyList_Size(current))
+        return Py_NewRef(PyList_GetItem(current, (Py_ssize_t)n));
+    return PyErr_Format(PyExc_ValueError, "the message is damaged: it has no object number %zu", n);
+}
+
+/* load_beside(stream, pickle of a list) -> the object of the stream */
+PyObject *mp_py_load_beside(PyObject *module, PyObject *args)
+{
+    PyObject *stream, *objects;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "SO:load_beside", &stream, &objects))
+        return NULL;
+    if (!PyBytes_CheckExact(objects))
+        return PyErr_Format(PyExc_ValueError,
+                            "the message is damaged: its objects are a %R, not bytes",
+                            Py_TYPE(objects));
+    objects = mp_decode_part(objects);
+    if (objects != NULL && !PyList_CheckExact(objects)) {
+        PyErr_Format(PyExc_ValueError, "the message is damaged: its objects are a %R, not a list",
+                     Py_TYPE(objects));
+        Py_CLEAR(objects);
+    }
+    if (objects == NULL)
+        return NULL;
+    PyObject *before = current;
+    current = objects;
+    PyObject *object = mp_unpickle_part(stream);
+    current = before;
+    Py_DECREF(objects);
+    return object;
+}
+
+/* ---- the type ---- */
+
+static PyMethodDef methods[] = {
+    {"reduce", reduce, METH_O, "Reduce an object of the message."},
+    {"written", written, METH_NOARGS, "Return the pickle of the list, or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "ObjectTable(reducers, /)\n--\n\nThe objects of a message beside its pickle."},
+    {Py_tp_new, table_new},
+    {Py_tp_dealloc, table_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "mp_core._block.ObjectTable",
+    .basicsize = sizeof(ObjectTable),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};
+
+int mp_add_object_table(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "ObjectTable", type);
+
+    Py_XDECREF(type);
+    beside = PyObject_GetAttrString(module, "beside");
+    return beside == NULL ? -1 : rc;
+}

@@ -1,0 +1,331 @@
+/* Plain and reduced objects: written and made as pickle does, without a pickler.
+ *
+ *   plain     class, by its name | EMPTY_TUPLE NEWOBJ MEMOIZE | its __dict__ | BUILD
+ *   reduced   class or function, by its name | arguments | REDUCE or NEWOBJ | MEMOIZE
+ *
+ * An object is plain if a pickler would write it so: its class has no reducer (reducers.py has found
+ * none), defines nothing that pickle asks for, and has no memory of its own, as those of C do. The
+ * last is found out by one call of __reduce_ex__ for each class; the others, which a program may
+ * change at any time, in each message.
+ *
+ * An object is reduced if the function that a pickler calls for it is of the standard library, and
+ * runs no code of the program: times, decimals, paths, members of an Enum, named tuples. */
+#include "messages/messages.h"
+#include "messages/objects.h"
+
+enum { ASKED = 8, ASKED_TO_LOAD = 3 };
+
+/* What pickle asks a class or object for; and what an unpickler does, see mp_set_state. */
+static PyObject *asked[ASKED], *asked_to_load[ASKED_TO_LOAD], *setstate;
+static PyObject *mro_name, *dict_name, *is_plain_name, *make_new, *slot_names;
+/* Where a function is from; the functions of object; the protocol. */
+static PyObject *class_of_name, *module_name, *of_object[5], *protocol;
+
+int mp_setup_objects(PyObject *module)
+{
+    static const char *const texts[ASKED] = {
+        "__reduce_ex__",  "__reduce__",       "__getstate__", "__getnewargs_ex__",
+        "__getnewargs__", "__getattribute__", "__getattr__",  "__class__"};
+    (void)module;
+
+    for (int i = 0; i < ASKED; i++)
+        if (mp_intern(&asked[i], texts[i]) < 0)
+            return -1;
+    if (mp_intern(&setstate, "__setstate__") < 0 || mp_intern(&dict_name, "__dict__") < 0 ||
+        mp_intern(&is_plain_name, "is_plain") < 0 || mp_intern(&mro_name, "__mro__") < 0)
+        return -1;
+    if (mp_intern(&class_of_name, "__objclass__") < 0 || mp_intern(&module_name, "__module__") < 0)
+        return -1;
+    for (int i = 0; i < 5; i++) { /* those that it has */
+        of_object[i] = PyObject_GetAttr((PyObject *)&PyBaseObject_Type, asked[i]);
+        if (of_object[i] == NULL)
+            PyErr_Clear();
+    }
+    if (protocol == NULL && (protocol = PyLong_FromLong(4)) == NULL)
+        return -1;
+    asked_to_load[0] = setstate;
+    asked_to_load[1] = asked[5];
+    asked_to_load[2] = asked[6];
+    return 0;
+}
+
+/* 1 if one of the names is in the class's own attributes; -1 with an exception. */
+static int has_one(PyObject *kind, PyObject *const *names, int count)
+{
+    PyObject *attributes = PyObject_GetAttr(kind, dict_name);
+    int has = attributes ? 0 : -1;
+
+    for (int i = 0; has == 0 && i < count; i++)
+        has = PySequence_Contains(attributes, names[i]);
+    Py_XDECREF(attributes);
+    return has;
+}
+
+/* The same for the class and its bases. */
+static int defines_one(PyTypeObject *kind, PyObject *const *names, int count)
+{
+    PyObject *mro = PyObject_GetAttr((PyObject *)kind, mro_name);
+    int has = mro != NULL && PyTuple_CheckExact(mro) ? 0 : -1;
+
+    for (Py_ssize_t i = 0; has == 0 && i < PyTuple_Size(mro); i++) {
+        PyObject *base = PyTuple_GetItem(mro, i);
+        if (base != (PyObject *)&PyBaseObject_Type)
+            has = has_one(base, names, count);
+    }
+    Py_XDECREF(mro);
+    return has;
+}
+
+/* ---- writing ---- */
+
+static int import_copyreg(void)
+{
+    if (make_new == NULL)
+        make_new = mp_imported("copyreg", "__newobj__");
+    if (slot_names == NULL)
+        slot_names = mp_imported("copyreg", "_slotnames");
+    return make_new == NULL || slot_names == NULL ? -1 : 0;
+}
+
+/* 1 if its objects have slots. */
+static int has_slots(PyTypeObject *kind)
+{
+    PyObject *names = PyObject_CallFunctionObjArgs(slot_names, kind, NULL);
+    int has = names == NULL ? -1 : !PyList_CheckExact(names) || PyList_Size(names) > 0;
+
+    Py_XDECREF(names);
+    return has;
+}
+
+static int is_none(PyObject *tuple, Py_ssize_t i)
+{
+    return i >= PyTuple_Size(tuple) || PyTuple_GetItem(tuple, i) == Py_None;
+}
+
+/* 1 if its reduction is (copyreg.__newobj__, (class,), its dict or None). */
+static int is_reduced_plainly(PyObject *object)
+{
+    if (import_copyreg() < 0)
+        return -1;
+    PyObject *reduction = PyObject_CallMethod(object, "__reduce_ex__", "i", 4);
+    int is = 0;
+
+    if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); /* it cannot be pickled */
+    if (reduction != NULL && PyTuple_CheckExact(reduction) && PyTuple_Size(reduction) >= 2) {
+        PyObject *args = PyTuple_GetItem(reduction, 1);
+        is = PyTuple_GetItem(reduction, 0) == make_new && PyTuple_CheckExact(args) &&
+             PyTuple_Size(args) == 1 && PyTuple_GetItem(args, 0) == (PyObject *)Py_TYPE(object) &&
+             is_none(reduction, 3) && is_none(reduction, 4) &&
+             (is_none(reduction, 2) || PyDict_CheckExact(PyTuple_GetItem(reduction, 2)));
+    }
+    Py_XDECREF(reduction);
+    if (is)
+        is = !has_slots(Py_TYPE(object));
+    return PyErr_Occurred() ? -1 : is;
+}
+
+/* The same, once for each class: `known` keeps the answer. */
+static int is_known_as_plain(PyObject *known, PyObject *object)
+{
+    PyObject *answer = PyObject_GetAttr(known, is_plain_name);
+    int is = answer == NULL ? -1 : answer == Py_True;
+
+    if (answer == Py_None && (is = is_reduced_plainly(object)) >= 0 &&
+        PyObject_SetAttr(known, is_plain_name, is ? Py_True : Py_False) < 0)
+        is = -1;
+    Py_XDECREF(answer);
+    return is;
+}
+
+int mp_is_plain(PyObject *object)
+{
+    PyTypeObject *kind = Py_TYPE(object);
+    PyObject *known = mp_without_reducer((PyObject *)kind);
+
+    if (known == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    int has = mp_has_reducer(kind);
+    if (has == 0 && Py_TYPE((PyObject *)kind) != &PyType_Type)
+        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
+    if (has == 0)
+        has = defines_one(kind, asked, ASKED);
+    int is = has == 0 ? is_known_as_plain(known, object) : has < 0 ? -1 : 0;
+    Py_DECREF(known);
+    return is;
+}
+
+PyObject *mp_state_of(PyObject *object)
+{
+    PyObject *state = PyObject_GenericGetDict(object, NULL), *key, *value;
+    Py_ssize_t at = 0;
+
+    if (state == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    /* An attribute of the object itself may be what pickle asks for. */
+    while (state != NULL && PyDict_Next(state, &at, &key, &value))
+        if (!PyUnicode_CheckExact(key) ||
+            (PyUnicode_GetLength(key) > 2 && PyUnicode_ReadChar(key, 0) == '_' &&
+             PyUnicode_ReadChar(key, 1) == '_'))
+            Py_CLEAR(state);
+    return state;
+}
+
+/* The module of a function, or of the class that a method in C is of; NULL without an exception. */
+static PyObject *module_of(PyObject *function)
+{
+    PyObject *of = PyObject_GetAttr(function, class_of_name);
+
+    if (of == NULL)
+        PyErr_Clear();
+    PyObject *module = PyObject_GetAttr(of != NULL ? of : function, module_name);
+    if (module == NULL)
+        PyErr_Clear();
+    Py_XDECREF(of);
+    return module;
+}
+
+/* 1 if the name of a module is one of these. */
+static int is_one(PyObject *module, const char *const *names)
+{
+    for (; module != NULL && PyUnicode_Check(module) && *names != NULL; names++)
+        if (PyUnicode_CompareWithASCIIString(module, *names) == 0)
+            return 1;
+    return 0;
+}
+
+/* The function that decides what a pickle of an object of that class has: the first of what it may
+ * define, as far as that is not object's own. NULL, perhaps with an exception. */
+static PyObject *deciding(PyObject *kind)
+{
+    for (int i = 0; i < 5; i++) {
+        PyObject *found = PyObject_GetAttr(kind, asked[i]);
+        if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Clear();
+        if (PyErr_Occurred())
+            return NULL;
+        if (found != of_object[i])
+            return found;
+        Py_XDECREF(found);
+    }
+    return NULL;
+}
+
+int mp_is_reduced(PyObject *object)
+{
+    /* Of the classes of these modules, and of all classes that inherit from those. */
+    static const char *const own[] = {"datetime", "decimal",        "_decimal",  "_pydecimal",
+                                      "pathlib",  "pathlib._local", "fractions", NULL},
+                             *const inherited[] = {"enum", "collections", NULL};
+    PyTypeObject *kind = Py_TYPE(object);
+    PyObject *known = mp_without_reducer((PyObject *)kind);
+    int has = known == NULL ? 1 : mp_has_reducer(kind);
+
+    Py_XDECREF(known);
+    if (has == 0)
+        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
+    PyObject *function = has == 0 ? deciding((PyObject *)kind) : NULL;
+    if (function == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *module = module_of(function), *home = module_of((PyObject *)kind);
+    int is = is_one(module, inherited) || (is_one(module, own) && is_one(home, own));
+    Py_XDECREF(home);
+    Py_XDECREF(module);
+    Py_DECREF(function);
+    return is;
+}
+
+PyObject *mp_reduction_of(PyObject *object, int *makes_new)
+{
+    PyObject *reduction = PyObject_CallMethodObjArgs(object, asked[0], protocol, NULL);
+
+    if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); /* a pickler says what is wrong */
+    if (reduction == NULL)
+        return NULL;
+    int is = PyTuple_CheckExact(reduction) && PyTuple_Size(reduction) >= 2 &&
+             PyTuple_CheckExact(PyTuple_GetItem(reduction, 1));
+    for (Py_ssize_t i = 2; is && i < PyTuple_Size(reduction); i++)
+        is = is_none(reduction, i);
+    if (!is || import_copyreg() < 0)
+        Py_CLEAR(reduction);
+    *makes_new = reduction != NULL && PyTuple_GetItem(reduction, 0) == make_new;
+    if (!*makes_new)
+        return reduction;
+    /* copyreg.__newobj__ has the class among the arguments. */
+    PyObject *args = PyTuple_GetItem(reduction, 1);
+    PyObject *rest = PyTuple_GetSlice(args, 1, PyTuple_Size(args));
+    PyObject *pair =
+        rest && PyTuple_Size(args) > 0 ? PyTuple_Pack(2, PyTuple_GetItem(args, 0), rest) : NULL;
+    Py_XDECREF(rest);
+    Py_DECREF(reduction);
+    return pair;
+}
+
+/* ---- reading ---- */
+
+PyObject *mp_new_object(PyObject *kind, PyObject *args)
+{
+    if (!PyType_Check(kind) || !PyTuple_CheckExact(args))
+        return NULL;
+    newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)kind, Py_tp_new);
+    return make == NULL ? NULL : make((PyTypeObject *)kind, args, NULL);
+}
+
+/* 1 when its __setstate__ was called, 0 if it has none. */
+static int was_set_by_itself(PyObject *object, PyObject *state)
+{
+    PyObject *set = PyObject_GetAttr(object, setstate);
+
+    if (set == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        return 0;
+    }
+    PyObject *none = set ? PyObject_CallFunctionObjArgs(set, state, NULL) : NULL;
+    Py_XDECREF(set);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 1;
+}
+
+/* 1 if it may have one: its class has, or its __new__ has left something in its attributes. */
+static int may_have_setstate(PyObject *object, PyObject *attributes, PyTypeObject **usual)
+{
+    if (attributes == NULL || !PyDict_CheckExact(attributes) || PyDict_Size(attributes) > 0)
+        return 1;
+    if (Py_TYPE(object) == *usual)
+        return 0;
+    int may = defines_one(Py_TYPE(object), asked_to_load, ASKED_TO_LOAD);
+    if (may == 0)
+        *usual = Py_TYPE(object);
+    return may;
+}
+
+static int set_item(PyObject *attributes, PyObject *key, PyObject *value)
+{
+    Py_INCREF(key);
+    if (PyUnicode_CheckExact(key))
+        PyUnicode_InternInPlace(&key); /* as those that an assignment makes */
+    int rc = PyDict_CheckExact(attributes) ? PyDict_SetItem(attributes, key, value)
+                                           : PyObject_SetItem(attributes, key, value);
+    Py_DECREF(key);
+    return rc;
+}
+
+int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual)
+{
+    PyObject *attributes = PyObject_GetAttr(object, dict_name), *key, *value;
+    Py_ssize_t at = 0;
+
+    if (attributes == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    int rc = PyErr_Occurred() ? -1 : may_have_setstate(object, attributes, usual);
+    if (rc == 1)
+        rc = was_set_by_itself(object, state);
+    if (rc == 0 && attributes != NULL && PyDict_CheckExact(state)) {
+        while (rc == 0 && PyDict_Next(state, &at, &key, &value))
+            rc = set_item(attributes, key, value);
+        rc = rc == 0 ? 1 : rc;
+    }
+    Py_XDECREF(attributes);
+    return rc;
+}

@@ -1,0 +1,39 @@
+/* Functions, classes and objects of programs, written by their names. */
+#ifndef MP_OBJECTS_H
+#define MP_OBJECTS_H
+#include "mp_core.h"
+
+/* ---- names.c ---- */
+
+int mp_setup_names(PyObject *module);
+/* 1 for a function, and for a class that is no metaclass's. */
+int mp_has_name(PyObject *object);
+/* 1 if the program has not changed how ForkingPickler writes, or reads; -1 with an exception. */
+int mp_pickler_is_standard(void);
+int mp_unpickler_is_standard(void);
+/* Write the name of a function or class: 1; 0 for one that needs a pickler; -1 with an exception. */
+int mp_put_name(mp_writer *to, PyObject *thing);
+/* The same as bytes, for a function of ours that is written often. 0, or -1 with an exception. */
+int mp_make_global(mp_global *to, PyObject *function);
+/* Import the module and return what the name leads to; NULL, perhaps without an exception. */
+PyObject *mp_find_name(PyObject *module, PyObject *name);
+
+/* ---- objects.c ---- */
+
+int mp_setup_objects(PyObject *module);
+/* 1 for a plain object, see objects.c; -1 with an exception. */
+int mp_is_plain(PyObject *object);
+/* Return the __dict__ of a plain object; NULL, without an exception for one that needs a pickler. */
+PyObject *mp_state_of(PyObject *object);
+/* 1 for a reduced object, see objects.c; -1 with an exception. */
+int mp_is_reduced(PyObject *object);
+/* Return (class or function, its arguments), which __new__ gets if it `makes_new`; NULL, without an
+ * exception for one that needs a pickler. */
+PyObject *mp_reduction_of(PyObject *object, int *makes_new);
+/* Make an object of the class; NULL, perhaps without an exception. */
+PyObject *mp_new_object(PyObject *kind, PyObject *args);
+/* Give it that state: 1; 0 for a state that an unpickler may know; -1 with an exception. `usual` is
+ * the last class in the message that has no __setstate__. */
+int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual);
+
+#endif
