@@ -43,8 +43,8 @@ LINES = {
 GAINS = {
     "16 MiB to another process and a number back": "round trip, fresh 16 MiB",
     "64 results of 16 MiB from `Pool(2).map`": "Pool(2).map, 64 results of 16 MiB",
-    "a program's first call for such results, with the start of its pool": "first_call.py, its first call",
-    "a later call of that program": "first_call.py, a later call",
+    "such results in the first call of a program, start of the pool included": "first_call.py, its first call",
+    "in a later call of it": "first_call.py, a later call",
     "an int there and back": "round trip, an int",
 }
 IMPORT = "a program that only imports"

@@ -40,7 +40,7 @@ def main() -> None:
             r"```python\n(# divisors\.py\n.*?)```", (ROOT / "docs/timeline.md").read_text(), re.DOTALL
         )
         (folder / "divisors.py").write_text(program)
-        for chunk, picture, height in (("40", "timeline-uneven.png", 560), ("2", "timeline-even.png", 560)):
+        for chunk, picture, height in (("40", "timeline-uneven.png", 500), ("2", "timeline-even.png", 500)):
             subprocess.run([sys.executable, "divisors.py", chunk], cwd=folder, check=True)
             photograph(report, picture, height)
 

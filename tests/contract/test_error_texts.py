@@ -175,6 +175,7 @@ def test_another_word_for_a_switch_is_an_error(name: str) -> None:
     done = run_python("-c", "import multiprocessing, mp_all; print('ran')", **{**UNSET, name: "perhaps"})
     assert done.returncode == 1 and "ran" not in done.stdout
     assert f"{name} must be 1" in done.stderr and "not 'perhaps'" in done.stderr
+    assert name != "MP_ALL" or len(done.stderr.splitlines()) == 1  # Python is starting
 
 
 def test_a_variable_that_is_nearly_one_of_ours_is_named() -> None:
@@ -182,6 +183,9 @@ def test_a_variable_that_is_nearly_one_of_ours_is_named() -> None:
     assert done.returncode == 0
     assert "MP_INLINE_BYTE in the environment is not read: did you mean MP_INLINE_BYTES?" in done.stderr
     assert "MP_ROLE" not in done.stderr
+    done = run_python("-c", "import mp_all", **{**UNSET, "MP_INLINE_LIMIT": "1", "MP_API_KEY": "a program's own"})
+    assert "MP_INLINE_LIMIT in the environment is not read: did you mean MP_INLINE_BYTES?" in done.stderr
+    assert "MP_API_KEY" not in done.stderr
     code = "import mp_all; print(mp_all.get_context('spawn').Pool(1).apply(mp_all.shared.ones, (3,)))"
     assert run_python("-c", code, **{**UNSET, "MP_INLINE_BYTE": "1"}).stderr.count("did you mean") == 1
     said = succeeded(run_python("-W", "ignore", "-m", "mp_all", **{**UNSET, "MP_INLINE_BYTE": "1", "MP_ROLE": "x"}))

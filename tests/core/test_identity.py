@@ -46,6 +46,13 @@ def test_a_relative_folder_is_refused_by_name(tmp_path: Path, strategy: str) -> 
     assert "MPSHM_RUNTIME_DIR is 'somewhere', which is relative" in succeeded(done)
 
 
+@pytest.mark.parametrize(("name", "problem"), [("no", "is missing"), ("program.py", "is not a folder")])
+def test_a_folder_that_is_none_is_refused_by_name(tmp_path: Path, strategy: str, name: str, problem: str) -> None:
+    path = str(tmp_path / name)
+    said = succeeded(run_script(tmp_path, PROGRAM, MPSHM_RUNTIME_DIR=path, MP_SHARING_STRATEGY=strategy))
+    assert f"the runtime folder {path} {problem}; set MPSHM_RUNTIME_DIR to" in said
+
+
 @pytest.mark.parametrize("spelled", ["{}/", "{}//", "{}/./", "link"])
 def test_a_folder_may_be_spelled_in_any_way(tmp_path: Path, strategy: str, spelled: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path)

@@ -86,3 +86,9 @@ def test_the_demo_compares_the_same_program_on_both(command: list[str], tmp_path
     assert last is not None and float(last[1]) > 0
     assert (tmp_path / "here.html").stat().st_size > 1000
     assert run(command, "demo", "--timline").returncode == 2
+
+
+def test_a_shell_completes_the_commands(command: list[str]) -> None:
+    line = run(command, "--print-completion", "bash").stdout
+    assert line == 'complete -o default -W "demo run stat timeline top --help --version" mp-all\n'
+    assert run(command, "--print-completion", "fish").returncode == 2

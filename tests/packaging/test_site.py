@@ -133,7 +133,7 @@ def test_the_first_screen_has_sentence_install_line_program_numbers_and_picture(
     shown = seen(site, address, tmp_path, 1440, 900)
     texts = [" ".join(text.split()) for text in shown["texts"]]
     assert any(text.startswith("Change import multiprocessing to import mp_all as multiprocessing") for text in texts)
-    assert "pip install ./packages/*" in texts
+    assert "pip install ./packages/* mp-all demo" in texts
     assert " ".join(program[1].split()) in texts
     for what, number in gains:
         assert f"{what.replace('`', '')}: {number}" in texts

@@ -210,6 +210,10 @@ def test_a_wrong_option_is_described_in_one_line(arguments: list[str], text: str
     assert "Traceback" not in done.stderr
 
 
+def test_only_the_script_is_required() -> None:
+    assert command().stderr.endswith("the following arguments are required: script\n")
+
+
 @pytest.mark.parametrize(
     "line",
     [["-n", "1"], ["-n1"], ["--nproc-per", "1"], ["--nproc_per_node=1", "-r", "0:1", "--tee"], ["-n", "1", "--"]],

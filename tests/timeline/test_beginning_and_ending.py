@@ -202,7 +202,12 @@ def test_the_environment_and_the_command_record_an_unchanged_program(tmp_path: P
 def test_a_wrong_path_in_the_environment_or_a_command_is_an_error_before_the_run(tmp_path: Path) -> None:
     done = run_python("-c", "import mp_all; print('began')", MP_TIMELINE=str(tmp_path / "no" / "run.html"))
     assert done.returncode == 1 and done.stdout == ""
-    assert "MP_TIMELINE" in done.stderr.splitlines()[-1]
+    assert done.stderr.startswith("MP_TIMELINE: ") and len(done.stderr.splitlines()) == 1
+    for switch in ("0", "1"):  # a folder in which no file can be made, also for root
+        done = run_python("-c", "import mp_all", MP_TIMELINE="/proc/run.html", MP_ALL=switch)
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1) and "/proc/run.html" in done.stderr
+    done = run_python("-m", "mp_spawn", "--timeline", "/proc/run.html", __file__)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and "/proc/run.html" in done.stderr
     for command in (["-m", "mp_all", "run"], ["-m", "mp_spawn"]):
         done = run_python(*command, "--timeline", "run.txt", __file__, cwd=tmp_path)
         assert done.returncode == 2

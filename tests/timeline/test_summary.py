@@ -45,7 +45,7 @@ def test_an_uneven_share_is_named_with_a_chunksize_that_would_mend_it(sentences:
     assert "of the work of sleep" in uneven and "in chunks of up to 15: chunksize=1 " in uneven
 
 
-def sentences_of(folder: Path, body: str) -> str:
+def sentences_of(folder: Path, body: str, start_method: str = "fork") -> str:
     program = f"""
         import time
         import numpy as np
@@ -62,7 +62,7 @@ def sentences_of(folder: Path, body: str) -> str:
 
         if __name__ == "__main__":
             arrays = [np.full(16 << 20, k, np.uint8) for k in range(8)]
-            with mp.timeline("run.html"), mp.get_context("fork").Pool(2) as pool:
+            with mp.timeline("run.html"), mp.get_context("{start_method}").Pool(2) as pool:
                 {body}
     """
     succeeded(run_script(folder, program))
@@ -93,3 +93,10 @@ def test_many_calls_of_tiny_tasks_are_told_of_map_and_a_map_of_its_chunksize(tmp
     assert "one call of map, in the place of a call for each, with chunksize=" in said, said
     said = sentences_of(tmp_path, "pool.map(small, range(400), chunksize=1)")
     assert "so that sending them counts: chunksize=" in said, said
+
+
+def test_a_start_that_takes_long_is_named_with_what_makes_it_short(tmp_path: Path) -> None:
+    _, first, *_ = sentences_of(tmp_path, "pool.map(small, range(4))", "spawn").splitlines()
+    assert re.search(r", [\d.]+ m?s until that worker had started, .*: keep a pool for several calls, or start", first)
+    _, first, *_ = sentences_of(tmp_path, "pool.map(sleep, [1.0] * 2)").splitlines()
+    assert "keep a pool" not in first

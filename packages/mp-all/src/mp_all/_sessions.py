@@ -142,7 +142,7 @@ def command_of(pid: int) -> str:
     """
     command = read(f"/proc/{pid}/cmdline")
     parent = read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2]
-    is_child = "multiprocessing" in command or "zygote" in command
+    is_child = "--multiprocessing-fork" in command or "from multiprocessing." in command
     if parent and parent[0] != "1" and (is_child or command == read(f"/proc/{parent[0]}/cmdline") != ""):
         return f"child of {parent[0]}: {command_of(int(parent[0]))}"[:100]
     program, *words = command.rstrip("\0").split("\0")

@@ -249,10 +249,9 @@ def check_room(nprocs: int, each: int) -> None:
 
     from mp_core.system.control_groups import control_groups, read
 
-    limits = {
-        "ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "ranks, by its memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // each,
-    }
+    limits = {"ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+    if "SC_PHYS_PAGES" in os.sysconf_names:
+        limits["ranks, by its memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // each
     for controller, folder in control_groups():
         for kind, name, size in (("pids", "pids.max", 1), ("memory", "memory.max", each)):
             text = read(os.path.join(folder, name)) if controller in ("", kind) else ""
