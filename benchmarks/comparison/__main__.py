@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.comparison.libraries import LIBRARIES
+from benchmarks.comparison.libraries import LIBRARIES, Library
 
 LIMIT = 60  # seconds
 EVENTS = (
@@ -62,10 +63,21 @@ def outcome(event: str, library: str) -> str:
     return last.removeprefix("outcome: ") or "the program dies"
 
 
+def headed(library: type[Library]) -> str:
+    """Return the name of a library, with its version if it is installed; of loky, that of joblib, which has it."""
+    package = library.needs.partition(".")[0]
+    try:
+        if package.startswith(("mp_", "multiprocessing", "concurrent")):
+            return library.name
+        return f"{library.name} ({'joblib ' * (package == 'joblib')}{version(package)})"
+    except PackageNotFoundError:
+        return library.name
+
+
 def table() -> str:
     """Return the table: a row for each event, a column for each library."""
     names = list(LIBRARIES)
-    lines = ["| | " + " | ".join(LIBRARIES[name].name for name in names) + " |", "|---" * (len(names) + 1) + "|"]
+    lines = ["| | " + " | ".join(headed(LIBRARIES[name]) for name in names) + " |", "|---" * (len(names) + 1) + "|"]
     for event in EVENTS:
         module = importlib.import_module(f"benchmarks.comparison.{event}")
         cells = []
