@@ -81,7 +81,7 @@ def named(name: str, shape: Any = None, dtype: Any = None, *, create: bool = Fal
     FileNotFoundError
         *create* is false, and the name does not exist.
     ValueError
-        The existing array has another shape or dtype; or *name* is no name of an array.
+        The existing array has another shape or dtype; or *name* is not a valid name of an array.
     PermissionError
         Another user has taken the name.
     MemoryError
@@ -128,7 +128,7 @@ def unlink(name: str) -> None:
     FileNotFoundError
         The name does not exist.
     ValueError
-        *name* is no name of an array.
+        *name* is not a valid name of an array.
 
     See Also
     --------
@@ -158,7 +158,7 @@ def _path(name: str) -> str:
     file = f"mp_all.{os.geteuid()}.{name}"
     most = _LONGEST - len(file) + len(name)
     if not name or "/" in name or "\0" in name or len(os.fsencode(file)) > _LONGEST:
-        raise ValueError(f"{name!r} is no name of an array; give 1 to {most} bytes of text without a slash")
+        raise ValueError(f"invalid array name {name!r}: use 1 to {most} bytes of text without a slash")
     return os.path.join(FOLDER, file)
 
 

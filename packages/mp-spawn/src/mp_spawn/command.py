@@ -106,7 +106,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             cpu_affinity=bound_to(chosen.bind, nprocs),
             output=output,
             max_restarts=chosen.max_restarts,
-            # A program that is no Python would die of the signal that asks for stacks.
+            # A program not written in Python would die of the signal that asks for stacks.
             faulthandler=chosen.faulthandler and not chosen.no_python,
             # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
             own_group=True,

@@ -76,11 +76,11 @@ class Plan:
         check_options(threads_per_rank, max_restarts, output)
         if start_method not in ("spawn", None) or context is not None:
             given = f"context={context!r}" if context is not None else f"start_method={start_method!r}"
-            raise ValueError(f"{given} cannot be had with an engine, whose ranks are started by spawn; leave it out")
+            raise ValueError(f"{given} does not go with engine=, which always spawns its ranks: leave it out")
         if cpu_affinity not in (None, "spread"):
             raise ValueError(
-                f"cpu_affinity={cpu_affinity!r} cannot be had with an engine, whose nodes have processors of their "
-                "own; give 'spread' or None"
+                f"cpu_affinity={cpu_affinity!r} does not go with engine=, whose nodes have processors of their own: "
+                "give 'spread' or None"
             )
         shipment, parts = pack(fn, args)
         return cls(
