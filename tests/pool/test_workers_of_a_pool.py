@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 import warnings
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -103,12 +104,26 @@ def test_a_forked_pool_names_threadpoolctl_where_it_is_missing(monkeypatch: pyte
         mp.get_context("spawn").Pool(1, threads_per_worker=1).terminate()
 
 
+def fork_and_stay(path: str, forks: bool) -> None:
+    """Leave the pid of this process, and of one that it *forks*, and stay, both."""
+    pid = os.fork() if forks else os.getpid()
+    if pid:
+        Path(path).write_text(f"{pid} {os.getpid()}\n")
+    time.sleep(300)
+
+
 def start_a_pool_and_children(path: str, method: str) -> list[int]:
-    """Leave the pids of a nested pool and of a forked child, and stay."""
+    """Leave the pids of a nested pool and of forked and spawned children, and of what those fork, and stay."""
     pool = mp.get_context(method).Pool(2)
-    child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
-    child.start()
-    pids = [*{pool.apply(os.getpid) for _ in range(10)}, child.pid]
+    pids = [*{pool.apply(os.getpid) for _ in range(10)}]
+    for each in {"fork", "spawn", method}:  # a forked process cannot ask its parent's fork server
+        multiprocessing.get_context(each).Process(
+            target=fork_and_stay, args=(f"{path}.{each}", each != "forkserver")
+        ).start()
+        assert until(
+            lambda each=each: Path(f"{path}.{each}").exists() and "\n" in Path(f"{path}.{each}").read_text(), 60
+        )
+        pids += map(int, Path(f"{path}.{each}").read_text().split())
     Path(path).with_suffix(".part").write_text(repr(pids))
     Path(path).with_suffix(".part").rename(path)
     threading.Event().wait()
@@ -128,7 +143,7 @@ def test_tasks_of_a_pool_without_daemons_may_have_pools(ctx: BaseContext) -> Non
 
 
 @pytest.mark.parametrize("by", ["kill", "cancel", "terminate"])
-def test_pools_and_forked_children_of_a_worker_end_with_it(
+def test_pools_and_children_of_a_worker_end_with_it(
     ctx: BaseContext, start_method: str, tmp_path: Path, by: str
 ) -> None:
     path = tmp_path / "pids"
@@ -136,7 +151,7 @@ def test_pools_and_forked_children_of_a_worker_end_with_it(
         result = pool.apply_async(start_a_pool_and_children, (str(path), start_method))
         assert until(path.exists, tasks.PATIENCE)
         pids = eval(path.read_text())
-        assert len(pids) >= 2
+        assert len(pids) >= 5
         if by == "kill":
             pool._pool[0].kill()
         elif by == "cancel":

@@ -104,7 +104,7 @@ static void run_release(struct mpshm__deferred *work)
     free(d);
 }
 
-static void release_deferred(const mpshm_block *block)
+static void defer_release(const mpshm_block *block)
 {
     struct deferred_release *d = malloc(sizeof(*d));
 
@@ -127,7 +127,7 @@ void mpshm_block_release(mpshm_block *ref)
         mpshm__release_block(ref);
         mpshm__unlock();
     } else {
-        release_deferred(ref);
+        defer_release(ref);
     }
     ref->segment = NULL;
     ref->data = NULL;

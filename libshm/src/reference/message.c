@@ -91,7 +91,7 @@ static int find_block(const struct mpshm__handle *handle, int flags, int with_sl
 {
     int err;
 
-    if (mpshm__is_late(handle))
+    if (mpshm__has_expired(handle))
         return -ETIME;
     if ((flags & MPSHM_NOWAIT) && !mpshm__session_is_attached(handle->session))
         return -EAGAIN;
@@ -150,7 +150,7 @@ static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *o
 /* A message that expired while it was received was freed meanwhile. */
 static int reason(int err, const struct mpshm__handle *handle)
 {
-    return err == -ESTALE && mpshm__is_late(handle) ? -ETIME : err;
+    return err == -ESTALE && mpshm__has_expired(handle) ? -ETIME : err;
 }
 
 int mpshm_block_receive(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)

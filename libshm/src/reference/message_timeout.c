@@ -77,7 +77,7 @@ void mpshm__note_deadline(struct mpshm__control *control, const struct mpshm__se
         announce(control);
 }
 
-int mpshm__is_late(const struct mpshm__handle *handle)
+int mpshm__has_expired(const struct mpshm__handle *handle)
 {
     return handle->deadline != MPSHM__NEVER && mpshm__tick() >= handle->deadline;
 }

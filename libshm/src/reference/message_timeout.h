@@ -15,7 +15,7 @@ uint32_t mpshm__message_deadline(void);
 void mpshm__note_deadline(struct mpshm__control *control, const struct mpshm__segment *segment,
                           uint32_t i, uint32_t generation, uint32_t deadline);
 /* 1 when the message cannot be received any more. */
-int mpshm__is_late(const struct mpshm__handle *handle);
+int mpshm__has_expired(const struct mpshm__handle *handle);
 /* 1 when all messages of block `i` have expired. */
 int mpshm__all_late(const struct mpshm__segment *segment, uint32_t i, uint32_t generation);
 

@@ -24,16 +24,16 @@ PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument
     return result;
 }
 
-int mp_channel_is_late(void)
+int mp_channel_is_finalizing(void)
 {
     PyObject *type, *value, *traceback;
 
     PyErr_Fetch(&type, &value, &traceback); /* of a close in a finaliser */
     PyObject *answer = PyObject_CallNoArgs(is_finalizing);
-    int late = answer == Py_True;
+    int finalizing = answer == Py_True;
     Py_XDECREF(answer);
     PyErr_Restore(type, value, traceback);
-    return late;
+    return finalizing;
 }
 
 /* ---- sending ---- */
@@ -412,7 +412,7 @@ PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
     return data == NULL ? NULL : unpickled(data, taken);
 }
 
-/* _recv_within(seconds or None, late): recv(), or `late` when none came in time */
+/* _recv_within(seconds or None, expired): recv(), or `expired` when none came in time */
 PyObject *mp_channel_recv_within(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     int64_t timeout;
@@ -430,7 +430,7 @@ PyObject *mp_channel_recv_within(PyObject *op, PyObject *const *args, Py_ssize_t
     return unpickled(data, taken);
 }
 
-/* _take(late, large): as _recv_within without a wait; returns `large` when the next
+/* _take(expired, large): as _recv_within without a wait; returns `large` when the next
  * message is left to _keep_next */
 PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {

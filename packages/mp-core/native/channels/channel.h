@@ -6,11 +6,11 @@
 #include "messages/messages.h"
 #include "timeline/timeline.h"
 
-struct late_pair;
+struct lazy_pair;
 
 typedef struct {
     PyObject_HEAD mpshm_channel *end; /* NULL: no ring yet, or none at all */
-    _Atomic(struct late_pair *) late; /* not NULL: no ring yet */
+    _Atomic(struct lazy_pair *) lazy; /* not NULL: no ring yet */
     int fd;                           /* -1: closed */
     int side;
     int users; /* threads inside a call */
@@ -68,7 +68,7 @@ void mp_channel_release(Channel *self);
 /* ---- channel.c ---- */
 
 /* Whether the interpreter is ending. */
-int mp_channel_is_late(void);
+int mp_channel_is_finalizing(void);
 /* Wait for a place in the queue: 0, -ENOSPC after the timeout, or another error. */
 int mp_channel_wait_for_place(Channel *self, int64_t timeout, PyObject *stop);
 /* The same: 1 if it is full for that time, otherwise 0, also without a ring;
@@ -109,15 +109,15 @@ PyObject *mp_queue_release(PyObject *op, PyObject *which);
  */
 PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument);
 
-/* ---- late_ring.c ---- */
+/* ---- lazy_ring.c ---- */
 
 /* Let two new connections, which write and read by their sides, get their ring when they need it:
  * 0, or -1. */
-int mp_late_pair(Channel *first, Channel *second, int duplex);
+int mp_lazy_pair(Channel *first, Channel *second, int duplex);
 /* Make the ring if it is not made yet: 1, or 0 if there is none. */
 int mp_has_ring(Channel *self);
 /* Before a connection is closed: if it has no ring yet, neither end ever gets one. */
-void mp_late_leave(Channel *self);
+void mp_lazy_leave(Channel *self);
 /* Count the two ends of a channel that could not get a ring. */
 void mp_count_refused_ring(void);
 

@@ -36,7 +36,7 @@ static PyObject *close_descriptor(Channel *self)
 {
     int fd = self->fd;
 
-    mp_late_leave(self);
+    mp_lazy_leave(self);
     self->fd = -1;
     int rc = close(fd) < 0 ? -errno : 0;
     mp_channel_release(self);
@@ -66,14 +66,14 @@ static PyObject *close_end(PyObject *op)
 {
     Channel *self = (Channel *)op;
 
-    mp_late_leave(self);
+    mp_lazy_leave(self);
     if (self->alone)
         return close_descriptor(self);
-    int late = mp_channel_is_late();
-    if (!late && self->end == NULL)
+    int finalizing = mp_channel_is_finalizing();
+    if (!finalizing && self->end == NULL)
         return close_ordinary(op);
-    return !late && mp_channel_close_last_reader(self) ? Py_NewRef(Py_None)
-                                                       : close_descriptor(self);
+    return !finalizing && mp_channel_close_last_reader(self) ? Py_NewRef(Py_None)
+                                                             : close_descriptor(self);
 }
 
 /* Tell those who wait for it without being inside a call, and forget what nobody has received. */
@@ -112,7 +112,7 @@ static PyObject *channel_is_ordinary(PyObject *op, PyObject *unused)
     return PyBool_FromLong(self->fd >= 0 && self->readable && !mp_has_ring(self));
 }
 
-/* _has_ring() -> whether it has a ring, which is made now if it is late */
+/* _has_ring() -> whether it has a ring, which is made now if it is lazy */
 static PyObject *channel_has_ring(PyObject *op, PyObject *unused)
 {
     (void)unused;
@@ -154,7 +154,7 @@ static void channel_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(op);
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-    mp_late_leave(self);
+    mp_lazy_leave(self);
     mp_channel_drop_kept(self);
     if (self->fd >= 0) {
         close(self->fd);
@@ -182,7 +182,7 @@ static int set_handle(PyObject *op, PyObject *value, void *unused)
         PyErr_SetString(PyExc_AttributeError, "the descriptor of a channel cannot be replaced");
         return -1;
     }
-    mp_late_leave((Channel *)op);
+    mp_lazy_leave((Channel *)op);
     ((Channel *)op)->fd = -1;
     mp_channel_release((Channel *)op);
     after_close(op);
@@ -242,18 +242,18 @@ static PyObject *wrap(PyObject *type, mpshm_channel *end, int fd, int side, int 
     return (PyObject *)self;
 }
 
-/* make_channel(type, duplex, late) -> (first end, second end), or -errno where there can be none.
- * With one direction, the first reads. If `late`, the ring is made when it is needed. */
+/* make_channel(type, duplex, lazy) -> (first end, second end), or -errno where there can be none.
+ * With one direction, the first reads. If `lazy`, the ring is made when it is needed. */
 PyObject *mp_py_make_channel(PyObject *module, PyObject *args)
 {
     PyObject *type, *made[2];
     mpshm_channel *ends[2] = {NULL, NULL};
-    int duplex, late, fds[2], rc;
+    int duplex, lazy, fds[2], rc;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "Opp:make_channel", &type, &duplex, &late))
+    if (!PyArg_ParseTuple(args, "Opp:make_channel", &type, &duplex, &lazy))
         return NULL;
-    rc = late ? 0 : mpshm_channel_create(duplex, ends);
+    rc = lazy ? 0 : mpshm_channel_create(duplex, ends);
     if (rc < 0) {
         mp_count_refused_ring();
         return PyLong_FromLong(rc);
@@ -261,7 +261,7 @@ PyObject *mp_py_make_channel(PyObject *module, PyObject *args)
     rc = duplex ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) : pipe2(fds, O_CLOEXEC);
     if (rc < 0) {
         rc = -errno;
-        for (int side = 0; side < 2 && !late; side++)
+        for (int side = 0; side < 2 && !lazy; side++)
             mpshm_channel_close(ends[side]);
         mp_count_refused_ring();
         return PyLong_FromLong(rc);
@@ -270,7 +270,7 @@ PyObject *mp_py_make_channel(PyObject *module, PyObject *args)
     made[0] = wrap(type, ends[1], fds[0], 1, 1, duplex);
     made[1] = wrap(type, ends[0], fds[1], 0, duplex, 1);
     if (made[0] != NULL && made[1] != NULL) {
-        if (!late || mp_late_pair((Channel *)made[1], (Channel *)made[0], duplex) == 0)
+        if (!lazy || mp_lazy_pair((Channel *)made[1], (Channel *)made[0], duplex) == 0)
             return Py_BuildValue("(NN)", made[0], made[1]);
         PyErr_NoMemory();
     }

@@ -16,7 +16,7 @@ PyObject *mp_py_setup_channels(PyObject *, PyObject *);
 PyObject *mp_py_make_channel(PyObject *, PyObject *);
 PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
-/* late_ring.c */
+/* lazy_ring.c */
 PyObject *mp_py_channels_refused(PyObject *, PyObject *);
 /* line.c */
 PyObject *mp_py_make_line(PyObject *, PyObject *);

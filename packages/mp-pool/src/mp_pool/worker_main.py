@@ -32,8 +32,8 @@ class Settings:
 
     *executor*: as in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
     *environment* is set also before the worker imports anything, see `_environment`. *forked*: whether workers are
-    forked. *cpus*: the processors of each worker. *ends_children*: whether what a worker forks ends with it. *seed*: of
-    the tasks' random numbers. *in_notebook*: whether the pool is a notebook's. `initializer_comes`: whether the
+    forked. *cpus*: the processors of each worker. *ends_children*: whether what a worker starts ends with it. *seed*:
+    of the tasks' random numbers. *in_notebook*: whether the pool is a notebook's. `initializer_comes`: whether the
     initializer comes through the line.
     """
 
@@ -102,7 +102,7 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
         os.close(ends.stacks)  # a forked worker has the pool's own number
     set_worker_index(ends.index)
     if settings.ends_children:
-        death_pipe.end_forked_children_with_this_process()
+        death_pipe.end_children_with_this_process()
     try:
         if _initialize(settings, line, ends.index):
             line.send_all(0, task_messages.READY, b"")

@@ -1,7 +1,7 @@
 """The command's output for people: progress on a terminal while ranks run, and a table of the ranks at a failure.
 
-rich draws both if it is installed. Without it, there is no progress, and the table is a line per rank. The ranks' own
-lines are written by the same console, above the progress line, so that neither cuts the other.
+tqdm draws the progress if it is installed, as for a pool. The ranks' own lines are written through it, above the
+progress line, so that neither cuts the other.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TextIO
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from typing import Any, NamedTuple, TextIO
 
 __all__ = ["Row", "progress", "show_table"]
 
 REDRAW_EVERY_S = 0.1
+BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
+RED = "\x1b[1;31m{}\x1b[0m"
 
 
 class Row(NamedTuple):
@@ -35,23 +35,12 @@ class Row(NamedTuple):
 
 def show_table(rows: list[Row]) -> None:
     """
-    Write *rows* to standard error, in colour if that is a terminal.
+    Write *rows* to standard error, those of failed ranks in red if that is a terminal.
     """
-    if importlib.util.find_spec("rich") is None:
-        for row in rows:
-            print(f"rank {row.rank}  pid {row.pid}  {row.seconds:.2f} s  {row.ended}", file=sys.stderr)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("rank", "pid", "seconds", "ended", box=box.SIMPLE)
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     for row in rows:
-        # As Text, because rich would read brackets in a reason as markup.
-        style = "bold red" if row.failed else ""
-        table.add_row(str(row.rank), str(row.pid), f"{row.seconds:.2f}", Text(row.ended), style=style)
-    Console(stderr=True).print(table)
+        line = f"rank {row.rank:<3}  pid {row.pid:<7}  {row.seconds:.2f} s  {row.ended}"
+        print(RED.format(line) if colours and row.failed else line, file=sys.stderr)
 
 
 @contextmanager
@@ -59,57 +48,41 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
     """
     Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends.
     """
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+    if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
         yield
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
-    class Ranks(Progress):
-        def get_renderables(self) -> Iterator[RenderableType]:
-            # Called for each redraw, so that no rank has to notify it.
-            for task in self.tasks:
-                task.completed = ended()
-            yield from super().get_renderables()
+    class Bar(tqdm):  # type: ignore[misc, unused-ignore]
+        monitor_interval = 0  # no thread of its own
 
-    # This stream object, because sys.stderr is replaced below.
-    console = Console(file=sys.stderr)
-    columns = (TextColumn("ranks ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # rich decides what a line has to erase before it holds the lock under which it draws: a thread of rich's own
-    # would draw the progress line between the two, and the line would follow on it. So the redraws are ours, and they
-    # and the lines take one lock. A handler may write while its own thread writes.
-    drawing, over = threading.RLock(), threading.Event()
-    bar = Ranks(
-        *columns, console=console, transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-    )
-    bar.add_task("", total=total)
+    # A handler may write while its own thread writes. tqdm's own lock is one between processes.
+    Bar.set_lock(threading.RLock())
+    before, over = (sys.stdout, sys.stderr), threading.Event()
+    columns, rows = shutil.get_terminal_size()  # tqdm draws nothing on a terminal that does not know its size
+    size = {"ncols": columns - 1, "nrows": rows}
+    bar = Bar(total=total, desc="ranks ended", file=sys.stderr, leave=False, bar_format=BAR, **size)
 
     def redraw() -> None:
         while not over.wait(REDRAW_EVERY_S):
-            try:
-                with drawing:
-                    if not over.is_set():
-                        bar.refresh()
-            except OSError:
-                return  # the terminal has gone
+            with Bar.get_lock():
+                if not over.is_set():
+                    bar.n = ended()  # so that no rank has to notify it
+                    bar.refresh()
 
     redraws = threading.Thread(target=redraw, name="mp_spawn progress", daemon=True)
-    before = sys.stdout, sys.stderr
     try:
-        # Before the progress line is drawn, so that no line of a rank goes beside it. A stream that is no terminal
-        # needs no redirection.
-        with drawing:
-            for name, stream in zip(("stdout", "stderr"), before, strict=True):
-                if stream.isatty():
-                    setattr(sys, name, _Above(console, drawing))
-            bar.start()
+        # A stream that is no terminal needs no redirection.
+        for name, stream in zip(("stdout", "stderr"), before, strict=True):
+            if stream.isatty():
+                setattr(sys, name, _Above(Bar, before[1]))
         redraws.start()
         yield
     finally:
         over.set()
         try:
-            with drawing:
-                bar.stop()
+            with Bar.get_lock():
+                bar.close()
             before[1].flush()
         except OSError:
             _discard_output(before[1])
@@ -125,20 +98,17 @@ def _discard_output(stream: TextIO) -> None:
 
 
 class _Above(io.TextIOBase):
-    """A stream whose lines appear above the progress line of the console, one at a time with its redraws."""
+    """A stream whose lines appear on the terminal above the progress line."""
 
-    def __init__(self, console: Console, drawing: threading.RLock) -> None:
-        self._console = console
-        self._drawing = drawing
+    def __init__(self, bar: Any, terminal: TextIO) -> None:
+        self._bar = bar
+        self._terminal = terminal
         self._rest = ""
 
     def write(self, text: str) -> int:
-        from rich.text import Text
-
         lines, end, self._rest = (self._rest + text).rpartition("\n")
         if end:
-            with self._drawing:
-                self._console.print(Text.from_ansi(lines), soft_wrap=True)
+            self._bar.write(lines, self._terminal)
         return len(text)
 
     def isatty(self) -> bool:
@@ -146,4 +116,4 @@ class _Above(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return self._console.encoding
+        return self._terminal.encoding

@@ -57,7 +57,7 @@ _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
 _MOST: int = vars(synchronize)["SEM_VALUE_MAX"]
 SENT = backend.SENT
-_LATE = object()  # what `get` finds in place of a message that has not come in time
+_EXPIRED = object()  # what `get` finds in place of a message that has not come in time
 _LONG_WAIT_S = 1  # after which `get` looks whether a message can come at all
 
 
@@ -273,13 +273,13 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self._check_open()
         if timeout is None and block:
-            obj = self._reader._recv_within(_LONG_WAIT_S, _LATE)
-            if obj is _LATE:
+            obj = self._reader._recv_within(_LONG_WAIT_S, _EXPIRED)
+            if obj is _EXPIRED:
                 self._warn_if_abandoned()
-                obj = self._reader._recv_within(None, _LATE)
+                obj = self._reader._recv_within(None, _EXPIRED)
             return obj
-        obj = self._reader._recv_within(timeout if block else 0, _LATE)
-        if obj is _LATE:
+        obj = self._reader._recv_within(timeout if block else 0, _EXPIRED)
+        if obj is _EXPIRED:
             raise Empty
         return obj
 

@@ -10,7 +10,7 @@ the descriptor of the ring's memory along:
 
     ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
 
-The ring of a pair that `pipe()` makes is made when it is needed (`late_ring.c`). Where there can be none then
+The ring of a pair that `pipe()` makes is made when it is needed (`lazy_ring.c`). Where there can be none then
 (no memfd, half of the descriptors in use), both ends are ordinary connections: their methods call those of
 multiprocessing, and their pickles are those of ordinary connections. `make_pair` makes the ring at once, for queues:
 they need to know it, since over an ordinary pipe they need their locks and the feeder thread.
@@ -62,9 +62,9 @@ class ChannelConnection(backend.Channel, Connection):  # type: ignore[misc]
         return buffer
 
 
-def make_pair(duplex: bool, late: bool = False) -> tuple[Any, Any] | None:
-    """Return two ends of a new channel; None where there can be no ring. If *late*, it is made when it is needed."""
-    made = backend.make_channel(ChannelConnection, duplex, late)
+def make_pair(duplex: bool, lazy: bool = False) -> tuple[Any, Any] | None:
+    """Return two ends of a new channel; None where there can be no ring. If *lazy*, it is made when it is needed."""
+    made = backend.make_channel(ChannelConnection, duplex, lazy)
     return None if isinstance(made, int) else made
 
 

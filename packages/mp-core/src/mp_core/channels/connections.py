@@ -105,8 +105,8 @@ def _extend_close() -> None:
 
     # The names are bound here, because the last connections are closed while modules are taken down, of which
     # `unread` needs several: then it is too late.
-    def closing(self: Any, close: Any = close, late: Any = sys.is_finalizing) -> None:
-        if not late():
+    def closing(self: Any, close: Any = close, finalizing: Any = sys.is_finalizing) -> None:
+        if not finalizing():
             if self._writable:
                 look_before_closing_writer(self._handle)
             elif close_reader(self._handle):

@@ -56,7 +56,7 @@ LOOK_S, IDLE_S = 0.25, 1.0
 #: How often a descriptor may be readable without a message before it is left alone, and for how long then.
 IN_VAIN, PAUSE_S = 16, 0.01
 
-_LATE, _LARGE = object(), object()
+_EXPIRED, _LARGE = object(), object()
 
 
 class _Turn:
@@ -95,7 +95,7 @@ async def within(timeout: float, too_late: type[Exception], waits: Coroutine[Any
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = weakref.WeakKeyDictionary()
 
 
-class _Line:
+class _Waiters:
     """The coroutines of one loop that wait for one object."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -148,7 +148,7 @@ class _Readers(dict[asyncio.AbstractEventLoop, "_Reader"]):
             reader.call(reader.rouse)
 
 
-class _Reader(_Line):
+class _Reader(_Waiters):
     """The coroutines of one loop that wait for a message of one connection, which has this object."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -170,7 +170,7 @@ class _Reader(_Line):
                 await future
                 self.woken = None
                 found = self.look(connection)
-                if found is not _LATE:
+                if found is not _EXPIRED:
                     break
                 future = self.loop.create_future()
                 self.waiting.appendleft(future)
@@ -187,18 +187,18 @@ class _Reader(_Line):
         return found
 
     def look(self, connection: Any) -> Any:
-        """Take a message that is there; or return `_LATE`, and the caller has to wait in line."""
+        """Take a message that is there; or return `_EXPIRED`, and the caller has to wait in line."""
         if self.error is not None:
             error, self.error = self.error, None
             try:
                 raise error
             finally:
                 del error  # see Note [Exceptions in frames] in failed_messages.py
-        found = connection._take(_LATE, _LARGE)
+        found = connection._take(_EXPIRED, _LARGE)
         if found is _LARGE:
             self.keep_next(connection)
-            return _LATE
-        if found is _LATE and self.fd >= 0 and _is_readable(self.fd):
+            return _EXPIRED
+        if found is _EXPIRED and self.fd >= 0 and _is_readable(self.fd):
             self.in_vain += 1
         else:
             self.in_vain = 0
@@ -316,7 +316,7 @@ async def receive(connection: Any, queue: Any = None) -> Any:
         await asyncio.sleep(0)
     if not reader.waiting and reader.woken is None and not reader.paused:
         found = reader.look(connection)
-        if found is not _LATE:
+        if found is not _EXPIRED:
             return found
     return await reader.next(connection)
 
@@ -338,7 +338,7 @@ def refuse(what: str) -> NoReturn:
 # ---- threads that wait for a line ------------------------------------------------------------------------------------
 
 
-class _Helper(_Line):
+class _Helper(_Waiters):
     """A line with a thread, which works while there is work, and ends when there has been none for a second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

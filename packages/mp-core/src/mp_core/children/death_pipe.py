@@ -31,9 +31,12 @@ import os
 import signal
 import threading
 import weakref
-from contextlib import suppress
 
-__all__ = ["DeathPipe", "arm", "end_forked_children_with_this_process"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["DeathPipe", "arm", "end_children_with_this_process"]
 
 _open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
 _hooked = False
@@ -127,19 +130,52 @@ def arm(fd: int) -> bool:
     return True
 
 
-def end_forked_children_with_this_process() -> None:
+def end_children_with_this_process() -> None:
     """
-    Have the kernel kill whatever this process forks from now on, and what that forks, when this process ends.
+    Have the kernel kill the processes of multiprocessing that this one starts from now on, all that it forks, and what
+    those start, when this process ends.
     """
+    from multiprocessing.process import current_process
+
     pipe = DeathPipe()
-    same = os.fstat(pipe.fd)
+    current_process()._config["death pipe"] = _ReadEnd(pipe.fd, pipe)  # type: ignore[attr-defined]
 
-    def follow() -> None:
-        with suppress(OSError):  # the process has closed it, and its number may be another file's
-            if os.path.samestat(os.fstat(pipe.fd), same):
-                arm(pipe.fd)
 
-    os.register_at_fork(after_in_child=follow)
+class _ReadEnd:
+    """
+    The read end of the death pipe of this process or of an ancestor, for all that this process starts.
+
+    A process inherits it in its configuration: by pickle if it is spawned.
+    """
+
+    def __init__(self, fd: int, pipe: DeathPipe | None = None) -> None:
+        self._fd, self._pipe, self._same = fd, pipe, os.fstat(fd)
+        os.register_at_fork(after_in_child=self._arm_if_open)
+
+    def _is_open(self) -> bool:
+        try:  # the process may have closed it, and its number may be another file's
+            return os.path.samestat(os.fstat(self._fd), self._same)
+        except OSError:
+            return False
+
+    def _arm_if_open(self) -> None:
+        if self._is_open():
+            arm(self._fd)
+
+    def __reduce__(self) -> Any:
+        from multiprocessing.context import get_spawning_popen
+        from multiprocessing.reduction import DupFd
+
+        if get_spawning_popen() is None or not self._is_open():
+            return type(None), ()
+        return _inherited, (DupFd(self._fd),)
+
+
+def _inherited(duplicate: Any) -> _ReadEnd:
+    fd = duplicate.detach()
+    os.set_inheritable(fd, False)
+    arm(fd)
+    return _ReadEnd(fd)
 
 
 def _watch(fd: int) -> None:

@@ -75,7 +75,7 @@ def load(module: str) -> Any:
 
 
 def _keep_forks_out() -> None:
-    """Do as `forks.keep_out`, which needs libshm, that may be what is imported. All of them are functions in C."""
+    """Like `forks.keep_out`, but without libshm, which may be the module being imported. Each hook is in C."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=functools.partial(_loading.acquire, timeout=1),

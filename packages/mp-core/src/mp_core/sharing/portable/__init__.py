@@ -4,10 +4,11 @@ It has the functions of libshm's modules (`compiled.py`, `library.py`), in Pytho
 
     segment.py        an object of `SharedMemory`, with a table of references; who dies where
     own_segments.py   those that this process has made: size classes, and how many it keeps
+    key_files.py      which segments a process keeps, for those who come after a kill
     references.py     the references of this process; its end, and forks
     messages.py       the references of a message that is pickled, sent, received
     large_pickles.py  large bytes
-    batches.py, pipes.py, no_tables.py    substitutes for what needs libshm
+    pipes.py, pools.py, no_tables.py    substitutes for what needs libshm
 
 The rules of each system are functions in `mp_core.system.machine`.
 """

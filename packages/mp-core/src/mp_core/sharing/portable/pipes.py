@@ -33,7 +33,7 @@ class Channel:
 _refused = 0
 
 
-def make_channel(kind: type, duplex: bool, late: bool) -> int:
+def make_channel(kind: type, duplex: bool, lazy: bool) -> int:
     """Return the error number of a system without rings."""
     global _refused
     _refused += 2

@@ -3,7 +3,7 @@
  * Note [A ring is made when it is needed]
  *   Pipe() makes a pipe or a socket pair only. To make the ring's memory takes longer than that and
  * a descriptor, and many pipes carry no message: their ends tell when a process ends. Both ends are
- * in one process, and share a `late_pair`, until the first of these:
+ * in one process, and share a `lazy_pair`, until the first of these:
  *
  *   a message is sent, somebody waits for one, the descriptor     the ring is made
  *      is asked for, an end is pickled
@@ -32,14 +32,14 @@
 #include "channels/channel.h"
 #include "channels/channels.h"
 
-struct late_pair {
+struct lazy_pair {
     Channel *end[2]; /* by side; each takes the pair apart before it goes */
-    struct late_pair *next, **to_this;
+    struct lazy_pair *next, **to_this;
     int duplex;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct late_pair *pairs;
+static struct lazy_pair *pairs;
 static _Atomic uint64_t refused; /* ends whose ring could not be made */
 
 void mp_count_refused_ring(void)
@@ -48,18 +48,18 @@ void mp_count_refused_ring(void)
 }
 
 /* Under the lock: the pair is no more, and each end is what the caller has made of it. */
-static void dissolve(struct late_pair *pair)
+static void dissolve(struct lazy_pair *pair)
 {
     *pair->to_this = pair->next;
     if (pair->next != NULL)
         pair->next->to_this = pair->to_this;
     for (int side = 0; side < 2; side++)
-        atomic_store(&pair->end[side]->late, NULL);
+        atomic_store(&pair->end[side]->lazy, NULL);
     free(pair);
 }
 
 /* Under the lock, perhaps without the GIL. */
-static void make_ring(struct late_pair *pair)
+static void make_ring(struct lazy_pair *pair)
 {
     mpshm_channel *ends[2] = {NULL, NULL};
 
@@ -83,33 +83,33 @@ static void unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-int mp_late_pair(Channel *first, Channel *second, int duplex)
+int mp_lazy_pair(Channel *first, Channel *second, int duplex)
 {
     static int armed;
-    struct late_pair *pair = malloc(sizeof(*pair));
+    struct lazy_pair *pair = malloc(sizeof(*pair));
 
     if (pair == NULL || (!armed && pthread_atfork(make_all_rings_and_lock, unlock, unlock) != 0)) {
         free(pair);
         return -1;
     }
     armed = 1;
-    *pair = (struct late_pair){.end = {first, second}, .duplex = duplex, .to_this = &pairs};
+    *pair = (struct lazy_pair){.end = {first, second}, .duplex = duplex, .to_this = &pairs};
     pthread_mutex_lock(&lock);
     pair->next = pairs;
     if (pairs != NULL)
         pairs->to_this = &pair->next;
     pairs = pair;
-    atomic_store(&first->late, pair);
-    atomic_store(&second->late, pair);
+    atomic_store(&first->lazy, pair);
+    atomic_store(&second->lazy, pair);
     pthread_mutex_unlock(&lock);
     return 0;
 }
 
 int mp_has_ring(Channel *self)
 {
-    if (atomic_load(&self->late) != NULL) {
+    if (atomic_load(&self->lazy) != NULL) {
         pthread_mutex_lock(&lock);
-        struct late_pair *pair = atomic_load(&self->late); /* a fork may have been first */
+        struct lazy_pair *pair = atomic_load(&self->lazy); /* a fork may have been first */
         if (pair != NULL)
             make_ring(pair);
         pthread_mutex_unlock(&lock);
@@ -117,12 +117,12 @@ int mp_has_ring(Channel *self)
     return self->end != NULL;
 }
 
-void mp_late_leave(Channel *self)
+void mp_lazy_leave(Channel *self)
 {
-    if (atomic_load(&self->late) == NULL)
+    if (atomic_load(&self->lazy) == NULL)
         return;
     pthread_mutex_lock(&lock);
-    struct late_pair *pair = atomic_load(&self->late);
+    struct lazy_pair *pair = atomic_load(&self->lazy);
     if (pair != NULL) {
         pair->end[0]->alone = pair->end[1]->alone = 1;
         dissolve(pair);
