@@ -31,7 +31,7 @@ import mp_all as mp
 from mp_core.messages.standard_pools import outline
 from mp_core.sharing import backend
 from mp_core.sharing.backend import LARGE
-from mp_pool._release import release
+from mp_pool.tasks.release import release
 
 SIZE = LARGE + 10
 

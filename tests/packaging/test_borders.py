@@ -227,12 +227,12 @@ def test_no_private_attribute_crosses_a_package(package: str) -> None:
         "def f(anything):\n    anything._function_numbers",
         "class A(Scheduler):\n    def f(self):\n        self._end_once()",
         "class A(Scheduler):\n    def _end_once(self): ...",
-        "from mp_pool import scheduler\nscheduler._drain(3)",
+        "from mp_pool.scheduling import scheduler\nscheduler._drain(3)",
     ],
 )
 def test_a_private_attribute_of_a_sister_package_is_found(tmp_path: Path, text: str) -> None:
     path = tmp_path / "module.py"
-    path.write_text(f"from mp_pool import Pool\nfrom mp_pool.scheduler import Scheduler\n{text}\n")
+    path.write_text(f"from mp_pool import Pool\nfrom mp_pool.scheduling.scheduler import Scheduler\n{text}\n")
     assert len(attributes(path, "mp_nodes")) == 1
 
 
@@ -247,7 +247,7 @@ def test_a_private_attribute_of_a_sister_package_is_found(tmp_path: Path, text: 
 )
 def test_an_own_attribute_and_one_of_the_standard_library_are_not_found(tmp_path: Path, text: str) -> None:
     path = tmp_path / "module.py"
-    path.write_text(f"from mp_pool import Pool\nfrom mp_pool.scheduler import Scheduler\n{text}\n")
+    path.write_text(f"from mp_pool import Pool\nfrom mp_pool.scheduling.scheduler import Scheduler\n{text}\n")
     assert attributes(path, "mp_nodes") == []
 
 

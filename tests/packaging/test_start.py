@@ -128,12 +128,14 @@ def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_p
     found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
     children = "child_descriptors children death_pipe main_module passed_descriptors"
     sharing = "backend compiled message_timeout strategy"
-    pool = "_function_cache _lines _mappers _memory _own_index task_messages worker_main"
+    tasks, workers = "function_cache mappers task_messages", "lines memory own_index worker_main"
     assert ours(found) - AFTER["mp_all"] == {
         *("mp_core._block", "mp_core.children", "mp_core.sharing"),
         *(f"mp_core.children.{name}" for name in children.split()),
         *(f"mp_core.sharing.{name}" for name in sharing.split()),
-        *(f"mp_pool.{name}" for name in pool.split()),
+        *("mp_pool.tasks", "mp_pool.workers"),
+        *(f"mp_pool.tasks.{name}" for name in tasks.split()),
+        *(f"mp_pool.workers.{name}" for name in workers.split()),
     }
     assert not found & {"multiprocessing.connection", "multiprocessing.pool", "tempfile", "traceback"}
 

@@ -228,7 +228,7 @@ def touch_and_wait(path: str, other: str) -> str:
 
 def end_while_sending(flag: str, size: int) -> bytes:
     """End the first process that calls this, after it has sent a part of its result."""
-    from mp_pool import worker_main
+    from mp_pool.workers import worker_main
 
     def send_a_part(line: Any, number: int, kind: int, data: Any) -> None:
         line.send_part(number, worker_main.PART, bytes(data)[: len(data) // 2])

@@ -21,7 +21,7 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core.sharing import backend
-from mp_pool._dispatcher import TINY
+from mp_pool.scheduling.dispatcher import TINY
 
 COUNT = 20_000
 pytestmark = [

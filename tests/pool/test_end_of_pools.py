@@ -202,7 +202,7 @@ if __name__ == "__main__":
         executor = mp.ProcessPoolExecutor(2, ctx)
         list(executor.map(begin, [path] * 20))
     if kind == "workers that ignore SIGTERM":
-        from mp_pool import _workers
+        from mp_pool.scheduling import workers as _workers
         _workers.GRACE = 3600
         with ctx.Pool(2, note_sigterm, (path,)) as pool:
             pool.map(begin, [path] * 2)
@@ -348,8 +348,8 @@ def test_a_pool_for_which_neither_a_process_nor_a_thread_can_be_started_leaves_n
 
     with mp.get_context("fork").Pool(1) as pool:  # the first opens descriptors that stay
         pool.apply(abs, (1,))
-    monkeypatch.setattr("mp_pool._dispatcher.start_new_thread", refused)
-    monkeypatch.setattr("mp_pool.scheduler.start_new_thread", refused)
+    monkeypatch.setattr("mp_pool.scheduling.dispatcher.start_new_thread", refused)
+    monkeypatch.setattr("mp_pool.scheduling.scheduler.start_new_thread", refused)
     # Not os.fork: its caller in the standard library leaves two pipes.
     monkeypatch.setattr("multiprocessing.popen_fork.Popen._launch", no_process)
     before = leaks.descriptors()
@@ -365,7 +365,9 @@ def test_the_end_of_an_idle_pool_is_waited_for_without_sleeps(
     with ctx.Pool(2) as pool:
         pool.apply(abs, (-1,))
         sleep = time.sleep
-        monkeypatch.setattr("mp_pool.scheduler.time.sleep", lambda seconds: slept.append(seconds) or sleep(seconds))
+        monkeypatch.setattr(
+            "mp_pool.scheduling.scheduler.time.sleep", lambda seconds: slept.append(seconds) or sleep(seconds)
+        )
         pool.close()
         pool.join()
     assert slept == []

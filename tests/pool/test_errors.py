@@ -18,8 +18,8 @@ import pytest
 from support.scripts import run_python, run_script, succeeded
 
 import mp_all as mp
-from mp_pool._mappers import map_chunk, starmap_chunk
-from mp_pool.task import Task, deliver_all
+from mp_pool.tasks.mappers import map_chunk, starmap_chunk
+from mp_pool.tasks.task import Task, deliver_all
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 
@@ -385,7 +385,7 @@ def test_the_error_of_a_crash_has_the_python_stack_of_the_task(start_method: str
 def test_a_kill_for_want_of_memory_says_how_much_it_was_and_what_to_set(
     ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mp_pool.scheduler import Scheduler
+    from mp_pool.scheduling.scheduler import Scheduler
 
     monkeypatch.setattr(Scheduler, "_out_of_memory", lambda self, exitcode: True)
     with ctx.Pool(1) as pool, pytest.raises(mp.WorkerLostError) as caught:
@@ -398,7 +398,7 @@ def test_the_resident_memory_of_a_killed_worker_is_named(monkeypatch: pytest.Mon
     program = """
 import os
 import mp_all as mp
-from mp_pool.scheduler import Scheduler
+from mp_pool.scheduling.scheduler import Scheduler
 Scheduler._out_of_memory = lambda self, exitcode: True
 
 def grow_and_die():

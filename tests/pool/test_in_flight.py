@@ -90,29 +90,29 @@ def test_large_bytes_in_arguments_and_results_arrive_and_leave_nothing_behind_a_
 
 
 def die_before_receiving(flag: str) -> None:
-    from mp_pool import _function_cache
+    from mp_pool.tasks import function_cache
 
-    hold = _function_cache.hold
+    hold = function_cache.hold
 
     def die_once(*args: object) -> None:
         if tasks.first_time(flag):
             os.kill(os.getpid(), signal.SIGKILL)
         hold(*args)
 
-    _function_cache.hold = die_once
+    function_cache.hold = die_once
 
 
 def die_after_receiving(flag: str) -> None:
-    from mp_pool import _function_cache
+    from mp_pool.tasks import function_cache
 
-    hold = _function_cache.hold
+    hold = function_cache.hold
 
     def die_once(*args: object) -> None:
         hold(*args)
         if tasks.first_time(flag):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _function_cache.hold = die_once
+    function_cache.hold = die_once
 
 
 @pytest.mark.parametrize("when", [die_before_receiving, die_after_receiving])

@@ -11,7 +11,7 @@ from support.scripts import run_python, succeeded
 PRELUDE = """if True:
     import functools, os, sys
     import mp_all as mp
-    from mp_pool import _function_cache
+    from mp_pool.tasks import function_cache
 
     def code():
         # Two tasks of one worker have one code object if it has kept the function.
@@ -182,7 +182,7 @@ def test_replaced_workers_get_the_definition(start_method: str) -> None:
 def test_workers_forget_what_is_called_no_more(start_method: str) -> None:
     program = """
     def held():
-        return len(_function_cache._held)
+        return len(function_cache._held)
 
     with mp.get_context(sys.argv[1]).Pool(1) as pool:
         for i in range(200):

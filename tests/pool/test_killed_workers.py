@@ -244,7 +244,7 @@ def test_lack_of_memory_that_killed_an_idle_worker_explains_no_later_death(
     kind: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = 0
-    monkeypatch.setattr("mp_pool._workers.oom_kills", lambda above: {"/group": kills})
+    monkeypatch.setattr("mp_pool.scheduling.workers.oom_kills", lambda above: {"/group": kills})
     with tasks.either(kind, ctx, 1) as pool:
         for lost in [False, True, False]:
             idle = pool.submit(tasks.own_pid)()

@@ -23,8 +23,8 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core.sharing import backend
-from mp_pool import _lines
-from mp_pool._lines import PacketLine, WorkerEnds, make_line
+from mp_pool.workers import lines
+from mp_pool.workers.lines import PacketLine, WorkerEnds, make_line
 
 HAS_RINGS = pytest.mark.skipif(not backend.LIBSHM, reason="needs rings, that is, libshm")
 KINDS = [
@@ -35,7 +35,7 @@ KINDS = [
 
 
 def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lines.backend, "make_line", lambda: -errno.EMFILE)
+    monkeypatch.setattr(lines.backend, "make_line", lambda: -errno.EMFILE)
 
 
 @pytest.fixture(params=KINDS)
@@ -44,7 +44,7 @@ def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     if request.param != "ring":
         without_rings(monkeypatch)
     if request.param == "by address":
-        monkeypatch.setattr(_lines, "socket_pair", _lines._pair_by_address)
+        monkeypatch.setattr(lines, "socket_pair", lines._pair_by_address)
     near = make_line()
     assert isinstance(near, PacketLine) == (request.param != "ring")
     fd, memory = near.ends()
@@ -134,8 +134,8 @@ def test_another_process_that_connects_first_gets_no_end_of_a_line(monkeypatch: 
             stranger.connect(self.getsockname())
 
     with monkeypatch.context() as patch:
-        patch.setattr(_lines._socket, "socket", Listener)
-        near, far = _lines._pair_by_address()
+        patch.setattr(lines._socket, "socket", Listener)
+        near, far = lines._pair_by_address()
     near.send(b"task")
     assert far.recv(10) == b"task"
     assert stranger.recv(10) == b""

@@ -16,7 +16,7 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
-from mp_pool import _function_cache
+from mp_pool.tasks import function_cache
 
 LENGTH = 500_000
 BYTES = 8 * LENGTH
@@ -114,7 +114,7 @@ LITTLE = 4096  # bytes of other blocks
 
 
 def functions_held(number: int) -> int:
-    return len(_function_cache._held)
+    return len(function_cache._held)
 
 
 def test_pool_and_workers_release_a_function_when_its_tasks_are_done(ctx: BaseContext) -> None:

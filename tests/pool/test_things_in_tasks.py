@@ -20,7 +20,7 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
-from mp_pool._release import release
+from mp_pool.tasks.release import release
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 QUEUES = ["Queue", "SimpleQueue", "JoinableQueue"]

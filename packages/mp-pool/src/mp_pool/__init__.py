@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from mp_core import __version__ as __version__
     from mp_core.children.random_streams import rng
-    from mp_pool._own_index import worker_index
     from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
     from mp_pool.executor import ProcessPoolExecutor
     from mp_pool.pool import Pool
+    from mp_pool.workers.own_index import worker_index
 
 # The module of each name. It is imported at the first use: a worker imports this package and needs none of them.
 _MODULES = {
@@ -32,7 +32,7 @@ _MODULES = {
     "TaskTimeoutError": "errors",
     "WorkerLostError": "errors",
     "rng": "mp_core.children.random_streams",
-    "worker_index": "_own_index",
+    "worker_index": "mp_pool.workers.own_index",
 }
 
 __all__ = [

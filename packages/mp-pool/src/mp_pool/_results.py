@@ -16,8 +16,8 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
     job_counter,
 )
 
-from mp_pool._unopened import Unopened
-from mp_pool.task import Delivery, Outcome, Task, cancelled, report
+from mp_pool.scheduling.unopened import Unopened
+from mp_pool.tasks.task import Delivery, Outcome, Task, cancelled, report
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Gate:
 
 
 class _Holder:
-    """A mixin for the results of calls: it opens messages in the thread that waits, see `_unopened.py`."""
+    """A mixin for the results of calls: it opens messages in the thread that waits, see `unopened.py`."""
 
     opens = True
     _held: dict[int, Unopened] | None = None

@@ -9,16 +9,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from mp_pool._feeder import Feeder
-from mp_pool._unopened import imports_under_way
-from mp_pool.scheduler import CLOSED
-from mp_pool.task import Outcome, Task
+from mp_pool.scheduling.feeder import Feeder
+from mp_pool.scheduling.scheduler import CLOSED
+from mp_pool.scheduling.unopened import imports_under_way
+from mp_pool.tasks.task import Outcome, Task
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-    from mp_pool.scheduler import Scheduler
+    from mp_pool.scheduling.scheduler import Scheduler
 
 __all__ = ["NamesOfExecutor", "NamesOfPool"]
 

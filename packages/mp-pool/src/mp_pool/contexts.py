@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mp_core.children.cpu_affinity import Cpus
     from mp_core.children.random_streams import Seed
     from mp_pool.pool import Pool
-    from mp_pool.task_options import Errors
+    from mp_pool.tasks.task_options import Errors
 
 __all__ = ["install"]
 

@@ -24,17 +24,17 @@ from multiprocessing.context import BaseContext
 
 from mp_core.children.main_module import MissingGuardError
 from mp_pool import errors
-from mp_pool._admission import Admission
-from mp_pool._feeder import batches
-from mp_pool._mappers import starmap_chunk
-from mp_pool._progress import progress as bar
-from mp_pool._settings_of_workers import settings_for
-from mp_pool._shared_function import SharedFunction
 from mp_pool._standard_names import NamesOfExecutor
-from mp_pool._unopened import Unopened
-from mp_pool.scheduler import Scheduler
-from mp_pool.task import Outcome, Task
-from mp_pool.task_options import HasOptions, TaskOptions
+from mp_pool.scheduling.admission import Admission
+from mp_pool.scheduling.feeder import batches
+from mp_pool.scheduling.progress import progress as bar
+from mp_pool.scheduling.scheduler import Scheduler
+from mp_pool.scheduling.unopened import Unopened
+from mp_pool.tasks.mappers import starmap_chunk
+from mp_pool.tasks.shared_function import SharedFunction
+from mp_pool.tasks.task import Outcome, Task
+from mp_pool.tasks.task_options import HasOptions, TaskOptions
+from mp_pool.workers.settings_of_workers import settings_for
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mp_core.children.cpu_affinity import Cpus
     from mp_core.children.random_streams import Seed
     from mp_pool import result_types
-    from mp_pool.task_options import Errors
+    from mp_pool.tasks.task_options import Errors
 
     T = TypeVar("T")
 

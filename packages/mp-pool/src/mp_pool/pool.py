@@ -12,16 +12,16 @@ from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
 
-from mp_pool._feeder import Feeder, batches
-from mp_pool._mappers import map_chunk, starmap_chunk
-from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
-from mp_pool._settings_of_workers import settings_for
 from mp_pool._standard_names import NamesOfPool
-from mp_pool._unopened import imports_under_way
-from mp_pool.scheduler import Scheduler
-from mp_pool.task import Task, TaskSource, report
-from mp_pool.task_options import HasOptions, TaskOptions
+from mp_pool.scheduling.feeder import Feeder, batches
+from mp_pool.scheduling.progress import progress as bar
+from mp_pool.scheduling.scheduler import Scheduler
+from mp_pool.scheduling.unopened import imports_under_way
+from mp_pool.tasks.mappers import map_chunk, starmap_chunk
+from mp_pool.tasks.task import Task, TaskSource, report
+from mp_pool.tasks.task_options import HasOptions, TaskOptions
+from mp_pool.workers.settings_of_workers import settings_for
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mp_core.children.cpu_affinity import Cpus
     from mp_core.children.random_streams import Seed
     from mp_pool.result_types import AsyncResult, IMapIterator, MapResult
-    from mp_pool.task_options import Errors
+    from mp_pool.tasks.task_options import Errors
 
     T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from mp_all._inputs import Inputs
 from mp_all._integrations import joblib_workers
 from mp_all._integrations.sent import Sent
 from mp_core.sharing.backend import recorders
-from mp_pool.task_messages import name_of
+from mp_pool.tasks.task_messages import name_of
 
 __all__ = ["Backend"]
 

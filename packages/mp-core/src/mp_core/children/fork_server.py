@@ -29,7 +29,7 @@ __all__ = ["CANDIDATES", "install", "modules", "start_without_libraries"]
 #: Modules that children need if their parent has imported them; the module that each needs in the server.
 CANDIDATES = {
     "mp_all": "mp_all",
-    "mp_pool.worker_main": "mp_pool.worker_main",
+    "mp_pool.workers.worker_main": "mp_pool.workers.worker_main",
     "mp_spawn.child": "mp_spawn.child",
     "numpy": "mp_reductions",
 }

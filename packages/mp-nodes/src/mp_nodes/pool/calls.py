@@ -10,8 +10,8 @@ from mp_nodes.by_value import pack_by_value
 from mp_nodes.pool.buffers import LEAST
 from mp_nodes.pool.messages import Packed
 from mp_nodes.pool.worker import dump
-from mp_pool import task_messages
-from mp_pool.task import Task, name_of
+from mp_pool.tasks import task_messages
+from mp_pool.tasks.task import Task, name_of
 
 __all__ = ["SharedFunction", "is_name", "pickled"]
 

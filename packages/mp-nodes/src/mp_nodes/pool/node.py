@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from mp_nodes.pool.buffers import KEPT
-from mp_pool.task import Task
+from mp_pool.tasks.task import Task
 
 __all__ = ["Node"]
 

@@ -26,10 +26,11 @@ from mp_nodes.pool.calls import SharedFunction, is_name, pickled
 from mp_nodes.pool.messages import Packed
 from mp_nodes.pool.node import LONG, Node
 from mp_nodes.pool.serve import serve
-from mp_pool import TaskTimeoutError, WorkerLostError, task_messages
-from mp_pool.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
-from mp_pool.task import Task, TaskSource, abort_all, cancelled, deliver, is_of_many, name_of, report, take_next
-from mp_pool.worker_main import Settings
+from mp_pool import TaskTimeoutError, WorkerLostError
+from mp_pool.scheduling.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
+from mp_pool.tasks import task_messages
+from mp_pool.tasks.task import Task, TaskSource, abort_all, cancelled, deliver, is_of_many, name_of, report, take_next
+from mp_pool.workers.worker_main import Settings
 
 __all__ = ["NodeScheduler"]
 

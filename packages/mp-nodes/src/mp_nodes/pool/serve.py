@@ -29,10 +29,10 @@ from mp_nodes.pool.messages import (
 from mp_nodes.pool.outgoing import Outgoing
 from mp_nodes.pool.task_buffers import TaskBuffer
 from mp_pool import TaskTimeoutError, WorkerLostError
-from mp_pool.scheduler import Scheduler
-from mp_pool.task import Task
-from mp_pool.task_options import TaskOptions
-from mp_pool.worker_main import Settings as WorkerSettings
+from mp_pool.scheduling.scheduler import Scheduler
+from mp_pool.tasks.task import Task
+from mp_pool.tasks.task_options import TaskOptions
+from mp_pool.workers.worker_main import Settings as WorkerSettings
 
 __all__ = ["serve"]
 

@@ -11,7 +11,7 @@ from mp_core import set_parent_death_signal
 from mp_core.sharing.backend import pickled_by_value, recorders
 from mp_nodes.by_value import dumps_by_value
 from mp_nodes.pool.messages import Packed
-from mp_pool.task_messages import dump_error, is_plain, name_of
+from mp_pool.tasks.task_messages import dump_error, is_plain, name_of
 
 __all__ = ["Caller", "begin", "dump", "dump_error_by_value", "run"]
 

@@ -39,18 +39,18 @@ from mp_core.children.death_pipe import DeathPipe
 from mp_core.children.main_module import MissingGuardError, check_guard
 from mp_core.sharing.backend import TryLock, is_small, plain_loads, wait_any
 from mp_core.system.handler_errors import is_of_handler
-from mp_pool import task_messages
-from mp_pool._definitions import Definitions
-from mp_pool._descriptor import Descriptor
-from mp_pool._in_flight import is_interrupted
-from mp_pool._progress import Progress
-from mp_pool._shared_function import SharedFunction, share
-from mp_pool._unopened import imports_under_way, unopened
-from mp_pool._worker import Worker
-from mp_pool._workers import Workers, end_workers
 from mp_pool.errors import WorkerLostError
-from mp_pool.task import Delivery, Task, TaskSource, abort_all, cancelled, deliver, deliver_all, report, take_next
-from mp_pool.worker_main import Settings
+from mp_pool.scheduling.progress import Progress
+from mp_pool.scheduling.unopened import imports_under_way, unopened
+from mp_pool.scheduling.workers import Workers, end_workers
+from mp_pool.tasks import task_messages
+from mp_pool.tasks.definitions import Definitions
+from mp_pool.tasks.in_flight import is_interrupted
+from mp_pool.tasks.shared_function import SharedFunction, share
+from mp_pool.tasks.task import Delivery, Task, TaskSource, abort_all, cancelled, deliver, deliver_all, report, take_next
+from mp_pool.workers.descriptor import Descriptor
+from mp_pool.workers.worker import Worker
+from mp_pool.workers.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

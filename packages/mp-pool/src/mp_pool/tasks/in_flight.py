@@ -21,7 +21,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core.messages.pickling import pickled_for_task
 from mp_core.sharing.backend import TryLock, discard, reference_of
-from mp_pool import task_messages
+from mp_pool.tasks import task_messages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from multiprocessing import util
 
 from mp_core.children import children, death_pipe
 from mp_core.sharing.backend import LONGEST, plain_loads, recorders, timeline_blocks, timeline_now
-from mp_pool import _function_cache, task_messages
-from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
-from mp_pool._memory import private_bytes
-from mp_pool._own_index import set_worker_index
-from mp_pool.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
+from mp_pool.tasks import function_cache, task_messages
+from mp_pool.tasks.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
+from mp_pool.workers.lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
+from mp_pool.workers.memory import private_bytes
+from mp_pool.workers.own_index import set_worker_index
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Settings:
     The settings that a worker is given when it starts.
 
     *executor*: as in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
-    *environment* is set also before the worker imports anything, see `_environment`. *forked*: whether workers are
+    *environment* is set also before the worker imports anything, see `environment`. *forked*: whether workers are
     forked. *cpus*: the processors of each worker. *ends_children*: whether what a worker starts ends with it. *seed*:
     of the tasks' random numbers. *in_notebook*: whether the pool is a notebook's. `initializer_comes`: whether the
     initializer comes through the line.
@@ -89,11 +89,11 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     if settings.environment:
         os.environ.update(settings.environment)
         if settings.forked:
-            from mp_pool._environment import limit_loaded_libraries
+            from mp_pool.workers.environment import limit_loaded_libraries
 
             limit_loaded_libraries(settings.environment)
     if settings.in_notebook:
-        from mp_pool._notebook import print_whole_lines
+        from mp_pool.workers.notebook import print_whole_lines
 
         print_whole_lines()
     line = ends.open()
@@ -162,9 +162,9 @@ def _receive_function(line: Any) -> Callable[..., object]:
     number, kind, payload = frame
     _keep(line, number, kind, payload)
     try:
-        return _function_cache.referred(number)
+        return function_cache.referred(number)
     finally:
-        _function_cache.forget(number)
+        function_cache.forget(number)
 
 
 def _next(line: Any, parts: list[Any]) -> task_messages.Frame | None:
@@ -335,10 +335,10 @@ def _keep(line: Any, number: int, kind: int, payload: Any) -> None:
     Take a function for later tasks, and tell the parent, or forget it.
     """
     if kind & ~RICH == FUNCTION:
-        _function_cache.hold(number, payload)
+        function_cache.hold(number, payload)
         line.send_all(number, task_messages.HAS_FUNCTION, b"")
     elif kind == FORGET:
-        _function_cache.forget(number)
+        function_cache.forget(number)
 
 
 def _unsent(error: BaseException, value: Any) -> BaseException:

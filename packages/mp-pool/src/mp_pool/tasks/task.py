@@ -22,18 +22,18 @@ from operator import itemgetter
 
 from mp_core.sharing.backend import is_small, plain_data
 from mp_core.system.handler_errors import is_of_handler
-from mp_pool import task_messages
-from mp_pool._in_flight import Handles, dump_tracked, forget, release
-from mp_pool._mappers import starmap_chunk
 from mp_pool.errors import WorkerLostError
-from mp_pool.task_options import DEFAULTS, TaskOptions
+from mp_pool.tasks import task_messages
+from mp_pool.tasks.in_flight import Handles, dump_tracked, forget, release
+from mp_pool.tasks.mappers import starmap_chunk
+from mp_pool.tasks.task_options import DEFAULTS, TaskOptions
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
-    from mp_pool._definitions import Definitions
-    from mp_pool._shared_function import SharedFunction
+    from mp_pool.tasks.definitions import Definitions
+    from mp_pool.tasks.shared_function import SharedFunction
 
 __all__ = [
     "Delivery",

@@ -13,7 +13,7 @@ The message goes to a worker before the first task that needs it, and the worker
 result, the workers are told to forget the function.
 
 - The worker dies before it tells that it has received the function: the pool releases the in-flight references, unless
-  the worker has taken them (`_in_flight.py`).
+  the worker has taken them (`in_flight.py`).
 - The worker dies later: the kernel closes its descriptor and mappings, its session releases its references.
 - The pool's process dies: the workers end. Nothing has a name.
 - A function that cannot be shared so (a reducer that makes a pickle for one receiver, a descriptor, no shared memory):
@@ -38,9 +38,9 @@ from mp_core.sharing import backend
 from mp_core.sharing.backend import pickled
 from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
 from mp_core.system.handler_errors import is_of_handler
-from mp_pool import task_messages
-from mp_pool._function_cache import FunctionReference, Spans, own_object
-from mp_pool._in_flight import Handles, dump_tracked
+from mp_pool.tasks import task_messages
+from mp_pool.tasks.function_cache import FunctionReference, Spans, own_object
+from mp_pool.tasks.in_flight import Handles, dump_tracked
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

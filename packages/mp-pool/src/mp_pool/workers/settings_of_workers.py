@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 
-from mp_pool._environment import for_threads
-from mp_pool._notebook import is_notebook
-from mp_pool.task_options import check_numbers
-from mp_pool.worker_main import Settings
+from mp_pool.tasks.task_options import check_numbers
+from mp_pool.workers.environment import for_threads
+from mp_pool.workers.notebook import is_notebook
+from mp_pool.workers.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

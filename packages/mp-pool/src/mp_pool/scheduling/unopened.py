@@ -38,14 +38,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mp_core.messages.standard_pools import Outline
-from mp_pool import task_messages
-from mp_pool.task_messages import DONE, FAILED, RICH
+from mp_pool.tasks import task_messages
+from mp_pool.tasks.task_messages import DONE, FAILED, RICH
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-    from mp_pool.task import Outcome
+    from mp_pool.tasks.task import Outcome
 
 __all__ = ["Unopened", "imports_under_way", "unopened"]
 

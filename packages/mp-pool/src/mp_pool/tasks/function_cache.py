@@ -1,7 +1,7 @@
 """In a worker: functions that many tasks call, each received once. A task refers to one by its number.
 
 Each task unpickles its own function, as in the standard pool: what a task changes in it, in an object or in an array,
-no other task sees. (A definition that has nothing to change is unpickled once: `_definitions.py`.) Large buffers are in
+no other task sees. (A definition that has nothing to change is unpickled once: `definitions.py`.) Large buffers are in
 a block, whose memory each task maps privately: nothing is copied but the pages that a task writes to.
 """
 

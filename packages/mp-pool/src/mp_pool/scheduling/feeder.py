@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from mp_pool.scheduler import CLOSED, Scheduler
-from mp_pool.task import Task
-from mp_pool.task_messages import RICH
+from mp_pool.scheduling.scheduler import CLOSED, Scheduler
+from mp_pool.tasks.task import Task
+from mp_pool.tasks.task_messages import RICH
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

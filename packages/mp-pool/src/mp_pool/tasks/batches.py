@@ -14,15 +14,15 @@ import pickle
 from types import ModuleType
 
 from mp_core.sharing.backend import LONGEST, is_small
-from mp_pool._function_cache import FunctionReference
-from mp_pool.task import Item, Task
-from mp_pool.task_messages import FUNCTIONS, is_mapper, is_plain
+from mp_pool.tasks.function_cache import FunctionReference
+from mp_pool.tasks.task import Item, Task
+from mp_pool.tasks.task_messages import FUNCTIONS, is_mapper, is_plain
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-    from mp_pool._shared_function import SharedFunction
+    from mp_pool.tasks.shared_function import SharedFunction
 
 __all__ = ["MOST", "fits", "function_fits", "packed", "shared_by"]
 

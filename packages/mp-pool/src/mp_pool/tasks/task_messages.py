@@ -13,8 +13,8 @@ from types import BuiltinFunctionType, FunctionType
 
 from mp_core.children.main_module import UNPICKLABLE, has_definitions, has_name
 from mp_core.sharing.backend import is_of_atoms, plain_data, plain_loads, recorders, timeline_blocks
-from mp_pool._function_cache import FunctionReference
-from mp_pool._mappers import map_chunk, starmap_chunk, take_failed
+from mp_pool.tasks.function_cache import FunctionReference
+from mp_pool.tasks.mappers import map_chunk, starmap_chunk, take_failed
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ __all__ = [
     "unpacked",
 ]
 
-#: The number of the task or function, and the kind of the message; before the data of a packet (`_lines.py`).
+#: The number of the task or function, and the kind of the message; before the data of a packet (`lines.py`).
 HEADER = struct.Struct("<QQ")
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
@@ -174,7 +174,7 @@ def drop(kind: int, data: Any) -> None:
     Release the shared memory and descriptors of a message that will not be received.
     """
     if kind & RICH:
-        from mp_pool._release import release
+        from mp_pool.tasks.release import release
 
         release(data)
 
@@ -225,7 +225,7 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
         except BaseException as why:
             reason = _described(why)
     if not isinstance(error, BaseException):
-        from mp_pool._unpicklable_exception import UnpicklableExceptionError
+        from mp_pool.tasks.unpicklable_exception import UnpicklableExceptionError
 
         error = UnpicklableExceptionError(name, reason)
     raised: BaseException = error
@@ -305,7 +305,7 @@ def load(
     """
     Unpickle the messages of a worker: return the outcomes of tasks, each behind its number, and the other messages.
 
-    *held* returns the outcome of a message that may not be unpickled now, see `_unopened.py`, and None for the others.
+    *held* returns the outcome of a message that may not be unpickled now, see `unopened.py`, and None for the others.
     """
     outcomes: list[tuple[int, tuple[bool | None, Any]]] = []
     others: list[Frame] = []

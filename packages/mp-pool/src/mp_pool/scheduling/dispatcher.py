@@ -4,7 +4,7 @@ Note [How many tasks a worker has]
 ----------------------------------
 A worker that waits for its next task costs two wake-ups of processes for each task. So it has more tasks in its line,
 as many as it completes in about ten milliseconds. While all workers have many, the scheduler sleeps for a part of that
-time: one wake-up for many results, and no worker ever waits. Tiny tasks go in batches (`_batches.py`). The tasks that a
+time: one wake-up for many results, and no worker ever waits. Tiny tasks go in batches (`batches.py`). The tasks that a
 worker has not begun are taken back when another worker is idle, or when the running task takes longer than `LONG_TASK`:
 a long task delays no other, as in the standard pool.
 
@@ -28,16 +28,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from mp_core.system.handler_errors import is_of_handler
-from mp_pool._batches import MOST as MOST_IN_BATCH
-from mp_pool._batches import fits, function_fits
-from mp_pool._definitions import Definitions
-from mp_pool._shared_function import SharedFunction
-from mp_pool._stacks import Stacks
-from mp_pool._worker import Worker
-from mp_pool._zygote import Zygote
-from mp_pool.task import Delivery, Item, Task, TaskSource, as_task, cancelled, delivery, take_next
-from mp_pool.task_messages import drop
-from mp_pool.worker_main import Settings
+from mp_pool.tasks.batches import MOST as MOST_IN_BATCH
+from mp_pool.tasks.batches import fits, function_fits
+from mp_pool.tasks.definitions import Definitions
+from mp_pool.tasks.shared_function import SharedFunction
+from mp_pool.tasks.task import Delivery, Item, Task, TaskSource, as_task, cancelled, delivery, take_next
+from mp_pool.tasks.task_messages import drop
+from mp_pool.workers.stacks import Stacks
+from mp_pool.workers.worker import Worker
+from mp_pool.workers.worker_main import Settings
+from mp_pool.workers.zygote import Zygote
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

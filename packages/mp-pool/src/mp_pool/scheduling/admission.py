@@ -25,9 +25,9 @@ from collections.abc import Callable
 
 from mp_core.sharing.backend import TryLock
 from mp_core.system.weak_sets import members
-from mp_pool._unopened import imports_under_way
-from mp_pool.scheduler import Scheduler
-from mp_pool.task import Task
+from mp_pool.scheduling.scheduler import Scheduler
+from mp_pool.scheduling.unopened import imports_under_way
+from mp_pool.tasks.task import Task
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from multiprocessing import reduction
 from mp_core.children import children, death_pipe
 from mp_core.sharing import backend
 from mp_core.sharing.backend import LONGEST
-from mp_pool.task_messages import BEGUN, HEADER
+from mp_pool.tasks.task_messages import BEGUN, HEADER
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -46,10 +46,10 @@ from multiprocessing import process as _process
 from multiprocessing import util
 
 from mp_core.sharing.backend import recorders
-from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
-from mp_pool._lines import WorkerEnds, socket_pair
-from mp_pool._stdin import left_alone
-from mp_pool.worker_main import Settings, work
+from mp_pool.workers.descriptor import Descriptor, close_in_children, keep_in_children
+from mp_pool.workers.lines import WorkerEnds, socket_pair
+from mp_pool.workers.stdin import left_alone
+from mp_pool.workers.worker_main import Settings, work
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

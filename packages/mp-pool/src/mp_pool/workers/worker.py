@@ -3,7 +3,7 @@
 Note [Tasks that can be taken back]
 -----------------------------------
 The tasks of a worker are numbered in the order in which they are sent. One word of its line, the claim cursor, says how
-many it has begun; whoever moves it past a number has that task (`_lines.py`). So the parent takes tasks back that the
+many it has begun; whoever moves it past a number has that task (`lines.py`). So the parent takes tasks back that the
 worker has not begun: when another worker is idle, when the task before them takes long, and when the worker has died.
 
 - The worker dies: its results are in the line, and each is there before the next task is claimed. Tasks that are not
@@ -27,24 +27,24 @@ from contextlib import closing, nullcontext
 from functools import partial
 
 from mp_core.sharing.backend import LONGEST, recorders
-from mp_pool import task_messages
-from mp_pool._batches import packed, shared_by
-from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
-from mp_pool._environment import NameThatSets
-from mp_pool._in_flight import Handles, forget, release
-from mp_pool._lines import PacketLine, WorkerEnds, make_line
-from mp_pool._stdin import left_alone
-from mp_pool._zygote import Zygote, ZygotePopen
-from mp_pool.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of, note_task
-from mp_pool.task_messages import BATCH, END, FORGET, PART, Frame
-from mp_pool.worker_main import Settings, work
+from mp_pool.tasks import task_messages
+from mp_pool.tasks.batches import packed, shared_by
+from mp_pool.tasks.in_flight import Handles, forget, release
+from mp_pool.tasks.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of, note_task
+from mp_pool.tasks.task_messages import BATCH, END, FORGET, PART, Frame
+from mp_pool.workers.descriptor import Descriptor, close_in_children, keep_in_children
+from mp_pool.workers.environment import NameThatSets
+from mp_pool.workers.lines import PacketLine, WorkerEnds, make_line
+from mp_pool.workers.stdin import left_alone
+from mp_pool.workers.worker_main import Settings, work
+from mp_pool.workers.zygote import Zygote, ZygotePopen
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
     from mp_core.children.death_pipe import DeathPipe
-    from mp_pool._shared_function import SharedFunction
+    from mp_pool.tasks.shared_function import SharedFunction
 
 __all__ = ["Worker"]
 

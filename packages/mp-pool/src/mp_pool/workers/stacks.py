@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-from mp_pool.worker_main import PLACE
+from mp_pool.workers.worker_main import PLACE
 
 __all__ = ["Stacks"]
 
@@ -51,7 +51,7 @@ def _without_us(text: str) -> str:
 
     >>> print(_without_us('''Thread 1:
     ...   File "a.py", line 3 in f
-    ...   File "mp_pool/worker_main.py", line 9 in _loop
+    ...   File "mp_pool/workers/worker_main.py", line 9 in _loop
     ...   File "process.py", line 9 in run
     ...
     ... Extension modules: a'''))
@@ -61,7 +61,7 @@ def _without_us(text: str) -> str:
     kept: list[str] = []
     is_ours = False
     for line in text.partition("\nExtension modules:")[0].splitlines():
-        is_ours = line.startswith(" ") and (is_ours or "mp_pool/worker_main.py" in line)
+        is_ours = line.startswith(" ") and (is_ours or "mp_pool/workers/worker_main.py" in line)
         if not is_ours:
             kept.append(line)
     return "\n".join(kept).strip()

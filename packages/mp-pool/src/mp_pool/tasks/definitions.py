@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from mp_pool._shared_function import SharedFunction
+    from mp_pool.tasks.shared_function import SharedFunction
 
 __all__ = ["Definitions"]
 

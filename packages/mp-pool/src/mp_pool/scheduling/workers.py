@@ -12,16 +12,16 @@ from resource import RUSAGE_CHILDREN, getrusage
 from mp_core.children.main_module import is_missing_guard, missing_guard, note_other_receivers
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.oom_kills import oom_kills, own_kills_between
-from mp_pool._definitions import Definitions
-from mp_pool._descriptor import Descriptor
-from mp_pool._dispatcher import LONG_TASK, Dispatcher
-from mp_pool._lines import PacketLine
-from mp_pool._memory import private_bytes_above
-from mp_pool._shared_function import INITIALIZER, share
-from mp_pool._worker import Worker
 from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
-from mp_pool.task import Delivery, as_task, delivery, name_of, note_task, options_of
-from mp_pool.worker_main import Settings
+from mp_pool.scheduling.dispatcher import LONG_TASK, Dispatcher
+from mp_pool.tasks.definitions import Definitions
+from mp_pool.tasks.shared_function import INITIALIZER, share
+from mp_pool.tasks.task import Delivery, as_task, delivery, name_of, note_task, options_of
+from mp_pool.workers.descriptor import Descriptor
+from mp_pool.workers.lines import PacketLine
+from mp_pool.workers.memory import private_bytes_above
+from mp_pool.workers.worker import Worker
+from mp_pool.workers.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Which worker gets which task, and who receives the results."""
