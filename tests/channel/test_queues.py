@@ -342,7 +342,7 @@ ABANDONED = """
             print(queue.get())
             child.join()
         signal.signal(signal.SIGALRM, lambda *_: queue.put("from a handler"))
-        signal.alarm(3)
+        signal.alarm(10)  # longer than the pause between two looks, which is a hundred times as long as a look
         print(queue.get())
 """
 

@@ -273,10 +273,9 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self._check_open()
         if timeout is None and block:
-            obj = self._reader._recv_within(_LONG_WAIT_S, _EXPIRED)
-            if obj is _EXPIRED:
-                self._warn_if_abandoned()
-                obj = self._reader._recv_within(None, _EXPIRED)
+            wait: float | None = _LONG_WAIT_S
+            while (obj := self._reader._recv_within(wait, _EXPIRED)) is _EXPIRED:
+                wait = self._warn_if_abandoned()
             return obj
         obj = self._reader._recv_within(timeout if block else 0, _EXPIRED)
         if obj is _EXPIRED:
@@ -285,11 +284,16 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
 
     _look_again = 0.0  # when to look for other processes again: all files of all of them are read
 
-    def _warn_if_abandoned(self) -> None:
-        """Warn of a wait that nothing can end: multiprocessing has no other word for it."""
+    def _warn_if_abandoned(self) -> float | None:
+        """
+        Warn of a wait that nothing can end: multiprocessing has no other word for it. Return after how many seconds to
+        look once more, None if that is done.
+        """
         parts, began = self._reader._parts(), time.monotonic()
-        if threading.active_count() > 1 or parts is None or began < self._look_again:
-            return
+        if threading.active_count() > 1 or parts is None:
+            return None
+        if began < self._look_again:
+            return self._look_again - began
         is_only_here = imports.load("mp_core.channels.channel_list").is_only_here(parts[1])
         now = time.monotonic()
         self._look_again = now + 100 * (now - began)  # it takes at most a hundredth of a processor
@@ -300,6 +304,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
                 "them put a last object that says so, or give get() a timeout",
                 RuntimeWarning,
             )
+        return None
 
     def qsize(self) -> int:
         return self._writer._messages()  # type: ignore[no-any-return]
