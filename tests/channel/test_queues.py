@@ -342,7 +342,8 @@ ABANDONED = """
             print(queue.get())
             child.join()
         signal.signal(signal.SIGALRM, lambda *_: queue.put("from a handler"))
-        signal.alarm(10)  # longer than the pause between two looks, which is a hundred times as long as a look
+        queue._look_again = 0.0  # the pause between two looks, which is a hundred times as long as a look, is over
+        signal.alarm(5)
         print(queue.get())
 """
 
@@ -351,4 +352,4 @@ def test_a_get_that_waits_for_processes_that_have_all_ended_warns(tmp_path: Path
     done = run_script(tmp_path, ABANDONED, start_method)
     assert (done.returncode, done.stdout) == (0, "1.5\n0\nfrom a handler\n"), done.stderr
     first, _ = done.stderr.splitlines()
-    assert re.match(r"\S+program.py:19: RuntimeWarning: get\(\) waits for ever: no other process has", first)
+    assert re.match(r"\S+program.py:20: RuntimeWarning: get\(\) waits for ever: no other process has", first)
