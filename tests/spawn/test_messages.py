@@ -28,7 +28,7 @@ def test_the_command_tells_its_version(tmp_path: Path) -> None:
     [
         (("--nprcs", "2", "a.py"), "did you mean --nprocs?"),
         (("--ouput", "capture", "a.py"), "did you mean --output?"),
-        ((), "the following arguments are required: script, arguments\n"),
+        ((), "the following arguments are required: script\n"),
         (("--output", "./file", "a.py"), "mp-spawn: the output folder './file' cannot be made: it is a file\n"),
         (("--log-dir", "file/x", "a.py"), "cannot be made: Not a directory\n"),
     ],
