@@ -39,6 +39,7 @@ def play(scene: str, kind: str, *asked: str) -> list[dict[str, Any]]:
         done = run_python(*arguments, timeout=LIMIT, TMPDIR=folder, PYTHONPATH=str(Path(__file__).parents[1]))
     # A process whose start was interrupted may print that its parent has gone.
     assert done.returncode == 0, done.stderr
+    print(done.stderr)  # pytest shows it with a failure
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
