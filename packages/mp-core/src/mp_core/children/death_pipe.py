@@ -172,8 +172,10 @@ class _ReadEnd:
 
 
 def _inherited(duplicate: Any) -> _ReadEnd:
+    from mp_core.children.child_descriptors import close_on_exec
+
     fd = duplicate.detach()
-    os.set_inheritable(fd, False)
+    close_on_exec(fd)
     arm(fd)
     return _ReadEnd(fd)
 
