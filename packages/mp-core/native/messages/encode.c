@@ -378,15 +378,15 @@ static int look_at_plain(mp_survey *s, PyObject *object, uint32_t at, int depth)
 /* class or function, arguments, REDUCE or NEWOBJ */
 static int look_at_reduced(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
-    int rc = Py_TYPE(object) == s->reduced ? 1 : mp_is_reduced(object), makes_new = 0;
-    PyObject *reduction = rc == 1 ? mp_reduction_of(object, &makes_new) : NULL;
+    int makes_new = 0;
+    PyObject *reduction = mp_reduction_of(object, &makes_new);
 
     if (reduction == NULL)
         return PyErr_Occurred() ? -1 : 0;
     s->reduced = Py_TYPE(object);
     s->free_objects += FOR_EACH_ENTRY;
     PyObject *function = PyTuple_GetItem(reduction, 0);
-    rc = mp_has_name(function) || PyType_Check(function) ? look_at_known_name(s, function) : 0;
+    int rc = mp_has_name(function) || PyType_Check(function) ? look_at_known_name(s, function) : 0;
     if (rc == 1)
         rc = look_at(s, PyTuple_GetItem(reduction, 1), depth);
     if (rc == 1)
@@ -403,13 +403,13 @@ static int look_at_other(mp_survey *s, PyObject *object, uint32_t at, int depth)
     PyObject *(*atom_of)(PyObject *) = mp_constructor_of(object);
     if (atom_of != NULL)
         return look_at_call(s, object, atom_of, at);
+    if (depth == 0)
+        return 0;
     PyTypeObject *kind = Py_TYPE(object);
-    int is_plain = depth == 0 || kind == s->reduced ? 0
-                   : kind == s->plain               ? 1
-                                                    : mp_is_plain(object);
-    return is_plain == 1                ? look_at_plain(s, object, at, depth)
-           : is_plain == 0 && depth > 0 ? look_at_reduced(s, object, at, depth)
-                                        : is_plain;
+    int way = kind == s->plain ? MP_PLAIN : kind == s->reduced ? MP_REDUCED : mp_way_of(object);
+    return way == MP_PLAIN     ? look_at_plain(s, object, at, depth)
+           : way == MP_REDUCED ? look_at_reduced(s, object, at, depth)
+                               : way;
 }
 
 static int look_at(mp_survey *s, PyObject *object, int depth)

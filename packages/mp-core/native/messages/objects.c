@@ -13,13 +13,13 @@
 #include "messages/messages.h"
 #include "messages/objects.h"
 
-enum { ASKED = 8, ASKED_TO_LOAD = 3 };
+enum { ASKED = 8, ASKED_TO_LOAD = 3, DECIDING = 5 }; /* the first of those asked for decide */
 
 /* What pickle asks a class or object for; and what an unpickler does, see mp_set_state. */
 static PyObject *asked[ASKED], *asked_to_load[ASKED_TO_LOAD], *setstate;
 static PyObject *mro_name, *dict_name, *is_plain_name, *make_new, *slot_names;
-/* Where a function is from; the functions of object; the protocol. */
-static PyObject *class_of_name, *module_name, *of_object[5], *protocol;
+/* Where a function is from; the functions of object. */
+static PyObject *class_of_name, *module_name, *of_object[DECIDING];
 
 int mp_setup_objects(PyObject *module)
 {
@@ -36,13 +36,11 @@ int mp_setup_objects(PyObject *module)
         return -1;
     if (mp_intern(&class_of_name, "__objclass__") < 0 || mp_intern(&module_name, "__module__") < 0)
         return -1;
-    for (int i = 0; i < 5; i++) { /* those that it has */
+    for (int i = 0; i < DECIDING; i++) { /* those that it has */
         of_object[i] = PyObject_GetAttr((PyObject *)&PyBaseObject_Type, asked[i]);
         if (of_object[i] == NULL)
             PyErr_Clear();
     }
-    if (protocol == NULL && (protocol = PyLong_FromLong(4)) == NULL)
-        return -1;
     asked_to_load[0] = setstate;
     asked_to_load[1] = asked[5];
     asked_to_load[2] = asked[6];
@@ -102,21 +100,32 @@ static int is_none(PyObject *tuple, Py_ssize_t i)
     return i >= PyTuple_Size(tuple) || PyTuple_GetItem(tuple, i) == Py_None;
 }
 
+/* The reduction, if it is a tuple of a function, its arguments and more; NULL, without an exception if
+ * a pickler has to say what is wrong. */
+static PyObject *reduction_of(PyObject *object)
+{
+    PyObject *reduction =
+        import_copyreg() < 0 ? NULL : PyObject_CallMethod(object, "__reduce_ex__", "i", 4);
+
+    if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear();
+    if (reduction != NULL && !(PyTuple_CheckExact(reduction) && PyTuple_Size(reduction) >= 2 &&
+                               PyTuple_CheckExact(PyTuple_GetItem(reduction, 1))))
+        Py_CLEAR(reduction);
+    return reduction;
+}
+
 /* 1 if its reduction is (copyreg.__newobj__, (class,), its dict or None). */
 static int is_reduced_plainly(PyObject *object)
 {
-    if (import_copyreg() < 0)
-        return -1;
-    PyObject *reduction = PyObject_CallMethod(object, "__reduce_ex__", "i", 4);
+    PyObject *reduction = reduction_of(object);
     int is = 0;
 
-    if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
-        PyErr_Clear(); /* it cannot be pickled */
-    if (reduction != NULL && PyTuple_CheckExact(reduction) && PyTuple_Size(reduction) >= 2) {
+    if (reduction != NULL) {
         PyObject *args = PyTuple_GetItem(reduction, 1);
-        is = PyTuple_GetItem(reduction, 0) == make_new && PyTuple_CheckExact(args) &&
-             PyTuple_Size(args) == 1 && PyTuple_GetItem(args, 0) == (PyObject *)Py_TYPE(object) &&
-             is_none(reduction, 3) && is_none(reduction, 4) &&
+        is = PyTuple_GetItem(reduction, 0) == make_new && PyTuple_Size(args) == 1 &&
+             PyTuple_GetItem(args, 0) == (PyObject *)Py_TYPE(object) && is_none(reduction, 3) &&
+             is_none(reduction, 4) &&
              (is_none(reduction, 2) || PyDict_CheckExact(PyTuple_GetItem(reduction, 2)));
     }
     Py_XDECREF(reduction);
@@ -135,23 +144,6 @@ static int is_known_as_plain(PyObject *known, PyObject *object)
         PyObject_SetAttr(known, is_plain_name, is ? Py_True : Py_False) < 0)
         is = -1;
     Py_XDECREF(answer);
-    return is;
-}
-
-int mp_is_plain(PyObject *object)
-{
-    PyTypeObject *kind = Py_TYPE(object);
-    PyObject *known = mp_without_reducer((PyObject *)kind);
-
-    if (known == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    int has = mp_has_reducer(kind);
-    if (has == 0 && Py_TYPE((PyObject *)kind) != &PyType_Type)
-        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
-    if (has == 0)
-        has = defines_one(kind, asked, ASKED);
-    int is = has == 0 ? is_known_as_plain(known, object) : has < 0 ? -1 : 0;
-    Py_DECREF(known);
     return is;
 }
 
@@ -198,7 +190,7 @@ static int is_one(PyObject *module, const char *const *names)
  * define, as far as that is not object's own. NULL, perhaps with an exception. */
 static PyObject *deciding(PyObject *kind)
 {
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < DECIDING; i++) {
         PyObject *found = PyObject_GetAttr(kind, asked[i]);
         if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
             PyErr_Clear();
@@ -211,23 +203,18 @@ static PyObject *deciding(PyObject *kind)
     return NULL;
 }
 
-int mp_is_reduced(PyObject *object)
+/* 1 if that function is the standard library's and runs no code of the program. */
+static int is_reduced_by_library(PyObject *kind)
 {
     /* Of the classes of these modules, and of all classes that inherit from those. */
     static const char *const own[] = {"datetime", "decimal",        "_decimal",  "_pydecimal",
                                       "pathlib",  "pathlib._local", "fractions", NULL},
                              *const inherited[] = {"enum", "collections", NULL};
-    PyTypeObject *kind = Py_TYPE(object);
-    PyObject *known = mp_without_reducer((PyObject *)kind);
-    int has = known == NULL ? 1 : mp_has_reducer(kind);
+    PyObject *function = deciding(kind);
 
-    Py_XDECREF(known);
-    if (has == 0)
-        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
-    PyObject *function = has == 0 ? deciding((PyObject *)kind) : NULL;
     if (function == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    PyObject *module = module_of(function), *home = module_of((PyObject *)kind);
+    PyObject *module = module_of(function), *home = module_of(kind);
     int is = is_one(module, inherited) || (is_one(module, own) && is_one(home, own));
     Py_XDECREF(home);
     Py_XDECREF(module);
@@ -235,20 +222,34 @@ int mp_is_reduced(PyObject *object)
     return is;
 }
 
+int mp_way_of(PyObject *object)
+{
+    PyTypeObject *kind = Py_TYPE(object);
+    PyObject *known = mp_without_reducer((PyObject *)kind);
+
+    if (known == NULL)
+        return PyErr_Occurred() ? -1 : MP_BY_PICKLER;
+    int has = mp_has_reducer(kind), way = MP_BY_PICKLER;
+    if (has == 0 && Py_TYPE((PyObject *)kind) != &PyType_Type)
+        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
+    int defines = has == 0 ? defines_one(kind, asked, ASKED) : 0;
+    if (has < 0 || defines < 0)
+        way = -1;
+    else if (has == 0 && defines == 0)
+        way = is_known_as_plain(known, object) == 1 ? MP_PLAIN : MP_BY_PICKLER;
+    else if (has == 0)
+        way = is_reduced_by_library((PyObject *)kind) == 1 ? MP_REDUCED : MP_BY_PICKLER;
+    Py_DECREF(known);
+    return PyErr_Occurred() ? -1 : way;
+}
+
 PyObject *mp_reduction_of(PyObject *object, int *makes_new)
 {
-    PyObject *reduction = PyObject_CallMethodObjArgs(object, asked[0], protocol, NULL);
+    PyObject *reduction = reduction_of(object);
 
-    if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
-        PyErr_Clear(); /* a pickler says what is wrong */
-    if (reduction == NULL)
-        return NULL;
-    int is = PyTuple_CheckExact(reduction) && PyTuple_Size(reduction) >= 2 &&
-             PyTuple_CheckExact(PyTuple_GetItem(reduction, 1));
-    for (Py_ssize_t i = 2; is && i < PyTuple_Size(reduction); i++)
-        is = is_none(reduction, i);
-    if (!is || import_copyreg() < 0)
-        Py_CLEAR(reduction);
+    for (Py_ssize_t i = 2; reduction != NULL && i < PyTuple_Size(reduction); i++)
+        if (!is_none(reduction, i))
+            Py_CLEAR(reduction);
     *makes_new = reduction != NULL && PyTuple_GetItem(reduction, 0) == make_new;
     if (!*makes_new)
         return reduction;

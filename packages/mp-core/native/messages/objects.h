@@ -21,12 +21,11 @@ PyObject *mp_find_name(PyObject *module, PyObject *name);
 /* ---- objects.c ---- */
 
 int mp_setup_objects(PyObject *module);
-/* 1 for a plain object, see objects.c; -1 with an exception. */
-int mp_is_plain(PyObject *object);
+/* How an object is written, see objects.c; -1 with an exception. */
+enum { MP_BY_PICKLER, MP_PLAIN, MP_REDUCED };
+int mp_way_of(PyObject *object);
 /* Return the __dict__ of a plain object; NULL, without an exception for one that needs a pickler. */
 PyObject *mp_state_of(PyObject *object);
-/* 1 for a reduced object, see objects.c; -1 with an exception. */
-int mp_is_reduced(PyObject *object);
 /* Return (class or function, its arguments), which __new__ gets if it `makes_new`; NULL, without an
  * exception for one that needs a pickler. */
 PyObject *mp_reduction_of(PyObject *object, int *makes_new);
