@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support.scripts import NO_DESCRIPTORS, run_script
 
-from mp_spawn import output, payload, rank
+from mp_core.memory import mapped_buffers
+from mp_spawn import output, rank
 from mp_spawn.tee import Tee
 
 
@@ -50,7 +51,7 @@ def test_a_file_of_memory_that_cannot_be_written_is_closed(monkeypatch: pytest.M
     before = descriptors()
     with monkeypatch.context() as patch, pytest.raises(OSError):
         patch.setattr(os, "write", full)
-        payload.memory_file(b"some")
+        mapped_buffers.memory_file(b"some")
     assert descriptors() == before
 
 

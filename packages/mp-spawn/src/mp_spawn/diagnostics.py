@@ -14,7 +14,8 @@ import resource
 import signal
 import time
 
-from mp_spawn.payload import InheritedFd, OwnedFd, memory_file
+from mp_core.memory.mapped_buffers import memory_file
+from mp_spawn.payload import InheritedFd, OwnedFd
 
 __all__ = ["DUMP", "Stacks", "write_stacks_to"]
 

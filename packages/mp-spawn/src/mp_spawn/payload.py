@@ -32,7 +32,6 @@ One exception: a reducer from outside multiprocessing that is not declared for s
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +39,9 @@ from contextlib import contextmanager
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from mp_core.memory.mapped_buffers import ALIGNMENT, Spans, laid_out, map_buffers, memory_file
+from mp_core.system.descriptor import Descriptor
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -55,14 +57,10 @@ __all__ = [
     "PickledPayload",
     "PlainPayload",
     "collected_fds",
-    "memory_file",
     "open_path",
     "per_rank_object",
     "spawning",
 ]
-
-# Alignment of an array in a memory file, in bytes: a cache line.
-ALIGNMENT = 64
 
 # A number that few programs reach for their own files.
 HIGH = 500
@@ -107,29 +105,8 @@ class InheritedFd:
         return _inherit, (DupFd(self.fd),)
 
 
-class OwnedFd(InheritedFd):
-    """
-    A descriptor that this process has opened, and closes with the object; a rank may inherit it.
-
-    It can be made before the descriptor: a signal handler that raises just after the descriptor has been opened then
-    leaves no number that nobody closes.
-    """
-
-    fd = _process = -1
-
-    def __init__(self, fd: int = -1) -> None:
-        self._process = os.getpid()
-        self.fd = fd
-
-    def give_up(self) -> int:
-        """Return the descriptor, which somebody else closes from now on."""
-        fd, self.fd = self.fd, -1
-        return fd
-
-    def __del__(self) -> None:
-        # A forked rank has closed the number itself, and may use it for another file.
-        if self.fd >= 0 and os.getpid() == self._process:
-            self.close()
+class OwnedFd(Descriptor, InheritedFd):
+    """A descriptor that this process has opened, and closes with the object; a rank may inherit it."""
 
 
 def open_path(path: str) -> InheritedFd:
@@ -281,26 +258,16 @@ class Buffers:
     """The bytes of large private arrays, in a memory file that each rank maps for itself."""
 
     def __init__(self, buffers: list[pickle.PickleBuffer]) -> None:
-        #: The offset of each, its size in bytes, and whether it is read-only.
-        self._spans: list[tuple[int, int, bool]] = []
-        self._file: InheritedFd | None = None
-        if not buffers:
-            return
         views = [buffer.raw() for buffer in buffers]
-        parts: list[bytes | memoryview] = []
-        end = 0
-        for view in views:
-            self._spans.append((end, view.nbytes, view.readonly))
-            padding = -view.nbytes % ALIGNMENT
-            parts += [view, bytes(padding)]
-            end += view.nbytes + padding
+        self._spans, end = laid_out((view.nbytes, view.readonly) for view in views)
+        self._file: OwnedFd | None = None
         # An empty file cannot be mapped.
         if end:
             self._file = file = OwnedFd()
-            file.fd = memory_file(*parts)
+            file.fd = memory_file(*(part for view in views for part in (view, bytes(-view.nbytes % ALIGNMENT))))
 
     @classmethod
-    def over(cls, fd: int, spans: list[tuple[int, int, bool]]) -> Buffers:
+    def over(cls, fd: int, spans: Spans) -> Buffers:
         """Return the buffers that the memory file *fd* holds at *spans*; it owns the descriptor, if that is not -1."""
         self = cls([])
         self._spans = spans
@@ -314,12 +281,9 @@ class Buffers:
 
     def load(self) -> list[memoryview]:
         """Map them, in the rank. The mapping is private: a page is copied when the rank writes to it."""
-        file = self._file
-        # Each array that is made of it keeps the mapping open.
-        memory = memoryview(bytearray() if file is None else mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY))
+        found = map_buffers(-1 if self._file is None else self._file.fd, self._spans)
         self.close()
-        views = [(memory[start : start + nbytes], readonly) for start, nbytes, readonly in self._spans]
-        return [view.toreadonly() if readonly else view for view, readonly in views]
+        return found
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -413,25 +377,3 @@ class _FdIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return inherited_fd, (self._index,)
-
-
-def memory_file(*parts: bytes | memoryview) -> int:
-    """
-    Make a file without a name that holds *parts*, and return its descriptor.
-    """
-    try:
-        fd = os.memfd_create("mp-spawn")
-    except (AttributeError, OSError):  # the system has none, or a sandbox refuses it
-        import tempfile
-
-        with tempfile.TemporaryFile(buffering=0) as file:
-            fd = os.dup(file.fileno())
-    try:
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

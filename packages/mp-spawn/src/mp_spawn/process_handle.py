@@ -29,6 +29,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from mp_core.system.descriptor import Descriptor
 from mp_spawn.signals import INTERRUPTED, TERM_TO_KILL, Ended, group_was_sent
 
 if TYPE_CHECKING:
@@ -138,9 +139,9 @@ def reap(process: subprocess.Popen[bytes], timeout: float) -> int | None:
     return process.returncode
 
 
-class PidFd:
+class PidFd(Descriptor):
     """
-    Owns *fd*, as from `os.pidfd_open`; -1 stands for a process that has ended.
+    Owns *fd*, as from `os.pidfd_open`, which becomes readable when the process ends; -1 stands for one that has ended.
 
     >>> own = PidFd(os.pidfd_open(os.getpid()))
     >>> own.send(0)
@@ -150,12 +151,10 @@ class PidFd:
     False
     """
 
-    _fd = -1
-
     def __init__(self, fd: int) -> None:
         # Otherwise one thread could send to a number that another has just closed.
         self._lock = threading.Lock()
-        self._fd = fd
+        super().__init__(fd)
 
     @classmethod
     def of(cls, process: BaseProcess, frugal: bool = False) -> PidFd:
@@ -166,7 +165,7 @@ class PidFd:
             return _Pid(process)
         found = cls(-1)
         try:
-            found._fd = os.pidfd_open(process.pid)
+            found.fd = os.pidfd_open(process.pid)
         except ProcessLookupError:
             return found
         if process.exitcode is not None:
@@ -177,34 +176,23 @@ class PidFd:
     def send(self, signum: int) -> bool:
         """Send a signal; return False if the process has ended."""
         with self._lock:
-            if self._fd < 0:
+            if self.fd < 0:
                 return False
             try:
-                signal.pidfd_send_signal(self._fd, signum)
+                signal.pidfd_send_signal(self.fd, signum)
             except ProcessLookupError:
                 return False
             return True
 
-    @property
-    def fd(self) -> int:
-        """The descriptor, which becomes readable when the process ends; -1 if it is closed."""
-        return self._fd
-
     def ended(self) -> bool:
         """Tell whether the process has ended, as far as is known."""
         with self._lock:
-            return self._fd < 0 or readable(self._fd, 0)
+            return self.fd < 0 or readable(self.fd, 0)
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
         with self._lock:
-            fd, self._fd = self._fd, -1
-            if fd >= 0:
-                os.close(fd)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            self.close()
+            super().close()
 
 
 def let_end(started: Sequence[tuple[Any, PidFd]], error: BaseException, job: Any) -> None:

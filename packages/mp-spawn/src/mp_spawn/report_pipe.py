@@ -20,7 +20,8 @@ import struct
 import time
 from typing import Any, NamedTuple
 
-from mp_spawn.payload import InheritedFd, OwnedFd, memory_file, open_path
+from mp_core.memory.mapped_buffers import memory_file
+from mp_spawn.payload import InheritedFd, OwnedFd, open_path
 
 __all__ = ["FileInbox", "Inbox", "Kind", "Report", "ReportFile", "Reporter"]
 

@@ -38,9 +38,10 @@ from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from multiprocessing.connection import wait
 from typing import Any
 
+from mp_core.memory.mapped_buffers import memory_file
 from mp_spawn.child import call
 from mp_spawn.job import Job, Started
-from mp_spawn.payload import InheritedFd, OwnedFd, memory_file, spawning
+from mp_spawn.payload import InheritedFd, OwnedFd, spawning
 from mp_spawn.pickling import dumps_plainly
 from mp_spawn.process_handle import PidFd, kill, let_end, readable, reap
 from mp_spawn.rank_spec import RankSpec

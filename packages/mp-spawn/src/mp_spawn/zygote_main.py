@@ -18,8 +18,8 @@ from multiprocessing.process import current_process
 from typing import IO, Any, NamedTuple, NoReturn
 
 from mp_core.children import death_pipe
+from mp_core.memory.mapped_buffers import memory_file
 from mp_spawn.child import reporting, set_up
-from mp_spawn.payload import memory_file
 from mp_spawn.rank_spec import RankSpec
 
 __all__ = ["PROGRAM", "STARTED", "STATUS", "RankProcess", "ZygoteSpec", "continue_in_fresh_interpreter", "main"]
