@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.sharing.backend.c_api"
-enum { MP_CORE_API_VERSION = 13 };
+enum { MP_CORE_API_VERSION = 14 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -256,6 +256,7 @@ typedef struct {
 
     /* libshm: see mpshm.h. */
     int (*block_allocate)(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
+    void (*block_write)(const mpshm_block *block, const void *from, uint64_t nbytes);
     void (*block_release)(mpshm_block *block);
     int (*heap_allocate)(int strategy, uint64_t nbytes, int flags, void **out);
     int (*heap_free)(void *address);
