@@ -116,6 +116,7 @@ struct state {
     uint64_t counters[COUNTERS];
     uint64_t next_serial, next_offset[MAX_DEVICES];
     uint32_t next_pool;
+    uint32_t most_imports; /* entries from there on were never used */
     uint32_t gates[GATES];
     struct allocation allocations[MAX_ALLOCATIONS];
     struct import imports[MAX_IMPORTS];
