@@ -131,13 +131,20 @@ CUresult open_state(void)
     return SUCCESS;
 }
 
-/* Open the file of a device's memory. It is opened for each use because the tests check for open
- * descriptors. */
-int device_file(int physical)
+static int files[MAX_DEVICES];
+
+/* Open the file of a device's memory, when the driver is initialised: the tests check for open
+ * descriptors later. */
+void open_device(int physical)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/device%d", folder, physical);
-    return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    files[physical] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+int device_file(int physical)
+{
+    return files[physical];
 }
 
 static pthread_mutex_t faults_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -151,6 +151,7 @@ void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool alive(struct process who);
 bool same(struct process a, struct process b);
 CUresult open_state(void);
+void open_device(int physical);
 int device_file(int physical);
 CUresult fault(const char *function);
 uint32_t open_imports(bool event, uint32_t index, uint64_t serial);
