@@ -430,10 +430,9 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
     } else if (!PyErr_Occurred()) {
         begin_change();
         known = find(key); /* another thread may have opened it */
-        /* The driver opens memory of a process that has ended: so ask the owner, now and afterwards. */
         if (known != NULL) {
             made = taken(known, leases, extra);
-        } else if (!PyErr_Occurred() && mp_owner_lives(lease)) {
+        } else if (!PyErr_Occurred()) {
             known = opened(key, extra);
             if (known != NULL && (made = new_received(known, leases)) == NULL) {
                 known->must_close = 1;
@@ -445,6 +444,7 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
         end_change();
         mp_leave_to(mp_hook.wake_watch, NULL);
     }
+    /* The driver opens memory of a process that has ended: so ask the owner afterwards. */
     if (!mp_owner_lives(lease)) {
         Py_CLEAR(made);
         PyErr_Clear();
@@ -453,13 +453,16 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
     return made;
 }
 
-/* Whether nobody needs memory that lingers; the answer may release the GIL. */
-static int is_unused(const mp_mapping *mapping, double used_before)
+/* Whether nobody needs memory that lingers; the answer may release the GIL. Not all owners are asked with
+ * each message: that is two system calls. */
+static int is_unused(const mp_mapping *mapping, double at)
 {
+    const double ASK_S = 0.05;
     PyObject *leases = Py_XNewRef(mapping->leases);
     int is = leases != NULL &&
-             (mapping->must_close || mapping->is_refused || mapping->last_used <= used_before ||
-              mp_is_recalled(first_of(leases)) || !mp_owner_lives(first_of(leases)));
+             (mapping->must_close || mapping->is_refused || mapping->last_used + linger_s <= at ||
+              mp_is_recalled(first_of(leases)) ||
+              (mapping->last_used + ASK_S <= at && !mp_owner_lives(first_of(leases))));
 
     Py_XDECREF(leases);
     return is;
@@ -468,7 +471,7 @@ static int is_unused(const mp_mapping *mapping, double used_before)
 /* Close what nobody needs any more, on devices that have been idle since; or all that lingers. */
 static void close_unused(int all)
 {
-    double used_before = now() - linger_s;
+    double at_once = now();
     size_t n = 0, found = 0;
 
     for (const mp_link *at = lingering.next; at != &lingering; at = at->next)
@@ -481,7 +484,7 @@ static void close_unused(int all)
     begin_change();
     n = 0;
     for (size_t i = 0; i < found; i++)
-        if ((all || is_unused(those[i], used_before)) && take_out(those[i]))
+        if ((all || is_unused(those[i], at_once)) && take_out(those[i]))
             those[n++] = those[i];
         else
             Py_DECREF(those[i]);
@@ -506,8 +509,7 @@ static int may_linger(const mp_mapping *mapping, PyObject *leases)
 {
     static uint64_t room[MP_DEVICES];
 
-    if (is_closing || linger_s <= 0 || mp_is_recalled(first_of(leases)) ||
-        !mp_owner_lives(first_of(leases)))
+    if (is_closing || linger_s <= 0 || mp_is_recalled(first_of(leases)))
         return 0;
     if (room[mapping->device] == 0) {
         PyObject *size = PyObject_CallFunction(mp_hook.memory_of, "i", mapping->device);
@@ -527,16 +529,13 @@ static void drop_user(struct mp_dropped *rest)
 {
     mp_mapping *mapping = rest->mapping;
 
-    if (mapping->users == 1) { /* before it loses its user: the answer may release the GIL */
-        int may = may_linger(mapping, rest->leases);
-        if (mapping->users == 1) {
-            mapping->must_close = !may;
-            mapping->last_used = now();
-            begin_lingering(mapping, rest->leases);
-            mp_count_held(mapping->device, mapping->key, -1);
-        }
+    int may = --mapping->users == 0 && may_linger(mapping, rest->leases);
+    if (mapping->users == 0 && mapping->link.next == NULL) { /* no message has taken it meanwhile */
+        mapping->must_close = !may;
+        mapping->last_used = now();
+        begin_lingering(mapping, rest->leases);
+        mp_count_held(mapping->device, mapping->key, -1);
     }
-    mapping->users--;
     Py_DECREF(mapping);
     Py_DECREF(rest->leases);
     PyMem_Free(rest);
