@@ -45,8 +45,7 @@ int main(int argc, char **argv)
                      it */
     }
     /* Close the descriptors that were inherited without close-on-exec (a port, a pipe). */
-    for (long fd = sysconf(_SC_OPEN_MAX) < 65536 ? sysconf(_SC_OPEN_MAX) : 65536; fd > 4; fd--)
-        close((int)fd);
+    mpshm__close_from(5);
     if (chdir("/") < 0)
         return 1;
     return mpshm_manager_run(3, fcntl(4, F_GETFD) < 0 ? -1 : 4, argv[1]) < 0;

@@ -148,6 +148,8 @@ def test_the_landing_page_fits_the_width_of_a_phone(site: Path, address: str, tm
 
 def test_a_program_and_a_directive_are_on_the_site_and_not_where_the_repository_is_browsed(site: Path) -> None:
     assert (site / "examples.html").read_text().count("highlight-python") == 15
-    for name in ("index.md", "examples.md", "adoption.md"):
-        assert not re.search(r"^(```\{|:::)", (ROOT / "docs" / name).read_text(), re.MULTILINE), name
+    for page in (ROOT / "docs").glob("*.md"):
+        assert not re.search(r"^(```\{|:::)", page.read_text(), re.MULTILINE), page.name
+    for name, text in (("changes", "Unreleased"), ("contributing", "./do"), ("libshm", "slab"), ("strategies", "macOS")):
+        assert text in (site / f"{name}.html").read_text(), name
     assert "https://github.com/" in re.search(r"<header.*?</header>", (site / "index.html").read_text(), re.DOTALL)[0]  # type: ignore[index]

@@ -143,3 +143,37 @@ def test_an_import_loads_no_module_that_it_does_not_load_with_libshm(run: Run, p
     with_libshm = set(succeeded(run_script(tmp_path, IMPORT, MP_WITHOUT_LIBSHM="0", PYTHONPATH="")).split())
     more = {"mp_core.children", "mp_core.children.resource_tracker"} if platform == "macOS" else set()
     assert set(succeeded(run(IMPORT)).split()) <= with_libshm | more
+
+
+CHANGED = """
+    import threading
+    import numpy as np
+    import mp_all as mp
+    from multiprocessing.reduction import ForkingPickler
+
+    if __name__ == "__main__":
+        a = np.zeros(1 << 18)
+        stop, refused = threading.Event(), 0
+
+        def resize():
+            global refused
+            number = 0
+            while not stop.is_set():
+                number += 1
+                try:
+                    a.resize((1 << 18) + number % 3 * (1 << 18), refcheck=False)
+                except ValueError:  # while its memory is copied
+                    refused += 1
+
+        thread = threading.Thread(target=resize)
+        thread.start()
+        sizes = {ForkingPickler.loads(ForkingPickler.dumps(a)).size >> 18 for _ in range(200)}
+        stop.set()
+        thread.join()
+        a.resize(10, refcheck=False)  # once more it may be resized
+        print(sizes <= {1, 2, 3}, refused > 0, a.size)
+"""
+
+
+def test_an_array_that_a_thread_resizes_is_resized_before_or_after_its_memory_is_copied(run: Run) -> None:
+    assert succeeded(run(CHANGED)) == "True True 10\n"

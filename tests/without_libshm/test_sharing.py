@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.leaks import names, names_in_use
-from support.scripts import succeeded
+from support.scripts import TIMEOUT, succeeded
 from support.sharing_programs import MOVED, OUTLIVES, REFUSED, SHARED
 from support.waiting import until
 
@@ -444,8 +444,6 @@ PREEMPTED = """
     import mp_all as mp
     from mp_core.sharing.portable.segment import Segment
 
-    COUNT = 1000
-
     class Interrupted:
         \"\"\"A table that its reader loses the processor in the middle of.\"\"\"
 
@@ -498,7 +496,7 @@ PREEMPTED = """
         result.send((wrong, len(kept)))
 
     if __name__ == "__main__":
-        size, method = int(sys.argv[1]), sys.argv[2]
+        method, size, count = sys.argv[1], *map(int, sys.argv[2:])
         mp.set_inline_limit(0)
         context = mp.get_context(method)
         to_forwarder, source = context.Pipe()
@@ -509,7 +507,7 @@ PREEMPTED = """
         for child in children:
             child.start()
         interrupt(0.5)
-        for number in range(COUNT):
+        for number in range(count):
             to_forwarder.send((number, np.full(size, number)))
             if number % 500 == 499:
                 mp.empty_cache()
@@ -526,6 +524,8 @@ PREEMPTED = """
 def test_no_memory_is_used_again_while_a_search_for_free_memory_is_interrupted(
     run: Run, platform: str, method: str, size: int
 ) -> None:
-    done = run(PREEMPTED, str(size), method)
+    # With MP_SOAK=1, a million arrays on the three systems, under the two start methods.
+    count, timeout = (84_000, 3600) if os.environ.get("MP_SOAK") == "1" else (1000, TIMEOUT)
+    done = run(PREEMPTED, method, str(size), str(count), timeout=timeout)
     assert succeeded(done) == "(0, 8)\n0\n0\n"
     assert "Exception ignored" not in done.stderr

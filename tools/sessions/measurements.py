@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import nox
 
 from tools.sessions import install_all
+
+
+#: nox gives a session a temporary folder in its environment, where Ray does not start.
+OUTSIDE = {"TMPDIR": tempfile.gettempdir()}
 
 
 @nox.session(default=False)
@@ -18,7 +24,7 @@ def demo(session: nox.Session) -> None:
 def bench_engines(session: nox.Session) -> None:
     """Measure ranks and pools on a simulated Ray cluster beside Ray: nox -s bench-engines [-- --gib SIZE]"""
     install_all(session, "ray")
-    session.run("python", "-m", "benchmarks.engines", *session.posargs)
+    session.run("python", "-m", "benchmarks.engines", *session.posargs, env=OUTSIDE)
 
 
 @nox.session(default=False)
@@ -29,7 +35,7 @@ def bench(session: nox.Session) -> None:
     large = [group for group in ("torch", "peers") if f"--{group}" in session.posargs]
     session.run("python", "-m", "benchmarks.install", *large)
     args = [arg for arg in session.posargs if arg not in ("--torch", "--peers")]
-    session.run("python", "-m", "benchmarks", *args)
+    session.run("python", "-m", "benchmarks", *args, env=OUTSIDE)
 
 
 @nox.session(default=False)
@@ -37,4 +43,4 @@ def comparison(session: nox.Session) -> None:
     """Kill workers of several libraries' pools and write what happened into docs/pool.md."""
     install_all(session, "test", "programs")
     session.run("python", "-m", "benchmarks.install", "peers")  # Ray; if it cannot be installed, the table says so
-    session.run("python", "-m", "benchmarks.comparison", "--write")
+    session.run("python", "-m", "benchmarks.comparison", "--write", env=OUTSIDE)

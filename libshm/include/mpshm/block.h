@@ -48,6 +48,10 @@ enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2, MPSHM_COPY = 4, MPSHM_LAS
  * already, -EINVAL for an unknown strategy. */
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
 
+/* Copy `nbytes` bytes to the beginning of a block that this process has allocated and not yet sent.
+ * Where nobody has touched the pages of the block, this takes half the time of memcpy. */
+void mpshm_block_write(const mpshm_block *block, const void *from, uint64_t nbytes);
+
 /* Write a handle, MPSHM_HANDLE_SIZE bytes for one receiver, to `handle`. The block is in flight
  * until it is received, and stays alive even if this process dies. The caller keeps its own
  * reference. `flags` are 0, MPSHM_LASTING and MPSHM_COPY. The latter says that the bytes were

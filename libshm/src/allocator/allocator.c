@@ -12,6 +12,7 @@
 #include "allocator/purge.h"
 #include "allocator/size_class.h"
 #include "allocator/slab.h"
+#include "allocator/write_block.h"
 #include "segment/reserve.h"
 
 enum {
@@ -223,6 +224,7 @@ static int bump_large(struct mpshm__segment *segment, uint32_t size_class, uint6
         return err;
     initialise(segment, i, at, size_class);
     set_committed(segment, i, (uint32_t)(mpshm__pages(nbytes) / MPSHM__PAGE));
+    mpshm__note_pages(segment, i, 1);
     atomic_store(&h->bumped, at + size);
     atomic_store(&h->used, i + 1);
     mpshm__segment_dump(segment);
@@ -253,6 +255,8 @@ static int reuse(struct mpshm__control *control, struct mpshm__segment *segment,
         push(segment, list, i, pages);
         return err;
     }
+    if (size >= MPSHM__SLAB_LIMIT)
+        mpshm__note_pages(segment, i, reads_as_zero(pages));
     if (zeroed && !reads_as_zero(pages))
         memset(segment->data + mpshm__offset(segment, i), 0, nbytes);
     *out = i;

@@ -27,6 +27,9 @@ long mpshm__recvmsg(int sock, struct msghdr *msg, int flags);
 /* The user id of the process at the other end of a connected Unix socket, or -errno. */
 long mpshm__peer_uid(int sock);
 
+/* Close all descriptors from `first` on. */
+void mpshm__close_from(int first);
+
 /* Call `function` in a thread that can open descriptors although the process has none left: what it
  * opens is closed when it returns. Its result, or -EMFILE. */
 int mpshm__call_with_own_descriptors(int (*function)(void *), void *argument);

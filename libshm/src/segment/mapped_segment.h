@@ -42,6 +42,7 @@ struct mpshm__segment {
     uint32_t free_dirty[MPSHM__CLASSES];
     uint32_t free_zero[MPSHM__CLASSES]; /* clean or purged: reads as zero */
     uint32_t *committed; /* reserved pages of each large block, if pages must be reserved at all */
+    uint8_t *writes;     /* for each large block: whether its pages were touched and are mapped */
     int must_reserve;
     uint32_t reserved_entries;
     uint64_t slabs; /* how many are in the list */

@@ -122,7 +122,9 @@ int mpshm__segment_become_owner(struct mpshm__segment *segment)
         segment->next = anonymous(segment->capacity * sizeof(uint32_t));
     if (segment->committed == NULL)
         segment->committed = anonymous(segment->capacity * sizeof(uint32_t));
-    if (segment->next == NULL || segment->committed == NULL)
+    if (segment->writes == NULL)
+        segment->writes = anonymous(segment->capacity);
+    if (segment->next == NULL || segment->committed == NULL || segment->writes == NULL)
         return -ENOMEM;
     memset(segment->free_dirty, 0, sizeof(segment->free_dirty));
     memset(segment->free_zero, 0, sizeof(segment->free_zero));
@@ -142,6 +144,8 @@ void mpshm__segment_unmap(struct mpshm__segment *segment)
         munmap(segment->next, segment->capacity * sizeof(uint32_t));
     if (segment->committed)
         munmap(segment->committed, segment->capacity * sizeof(uint32_t));
+    if (segment->writes)
+        munmap(segment->writes, segment->capacity);
     free(segment->slab_list);
     munmap(segment->header, segment->size);
     mpshm__fd_close(&segment->fd);

@@ -15,6 +15,7 @@ static const mp_core_api api = {
     .strategy = &mp_strategy,
     .block_type = &mp_block_type,
     .block_allocate = mpshm_block_allocate,
+    .block_write = mpshm_block_write,
     .block_release = mpshm_block_release,
     .heap_allocate = mpshm_heap_allocate,
     .heap_free = mpshm_heap_free,

@@ -256,6 +256,7 @@ typedef struct {
 
     /* libshm: see mpshm.h. */
     int (*block_allocate)(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
+    void (*block_write)(const mpshm_block *block, const void *from, uint64_t nbytes);
     void (*block_release)(mpshm_block *block);
     int (*heap_allocate)(int strategy, uint64_t nbytes, int flags, void **out);
     int (*heap_free)(void *address);

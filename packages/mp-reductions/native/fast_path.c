@@ -90,7 +90,7 @@ static PyObject *reduced(PyObject *rebuild, PyObject *memory, const npy_intp *di
 /* ---- sending ---- */
 
 typedef struct {
-    void *to;
+    const mpshm_block *to;
     const void *from;
     size_t nbytes;
 } one_copy;
@@ -99,7 +99,7 @@ static void copy_whole(void *what)
 {
     const one_copy *copy = what;
 
-    memcpy(copy->to, copy->from, copy->nbytes);
+    mp_core.block_write(copy->to, copy->from, copy->nbytes);
 }
 
 /* 1 if no other thread has changed what describes the array's bytes. */
@@ -130,7 +130,7 @@ PyObject *mp_copy_to_block(PyObject *op, size_t nbytes, const mp_dtype *dtype)
     }
     if (rc < 0)
         return NULL;
-    one_copy copy = {block.data, PyArray_DATA((PyArrayObject *)op), nbytes};
+    one_copy copy = {&block, PyArray_DATA((PyArrayObject *)op), nbytes};
     mp_copy_held((PyArrayObject *)op, nbytes, copy_whole, &copy);
     mp_core.count_copied(nbytes);
     mp_core.copy_ends(began, copy.from, block.data, nbytes);

@@ -35,7 +35,7 @@ static int copy_without_gil(const void *data, size_t nbytes, mpshm_block *block)
 
     Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, 0, block);
     if (rc == 0)
-        memcpy(block->data, data, nbytes);
+        mpshm_block_write(block, data, nbytes);
     Py_END_ALLOW_THREADS return rc;
 }
 
@@ -45,7 +45,7 @@ static int copy_with_gil(const void *data, size_t nbytes, mpshm_block *block)
     int rc = mpshm_block_allocate(mp_strategy, nbytes, MPSHM_NOWAIT, block);
 
     if (rc == 0)
-        memcpy(block->data, data, nbytes);
+        mpshm_block_write(block, data, nbytes);
     return rc;
 }
 

@@ -8,6 +8,7 @@ allocators is one of C: NumPy allocates in private memory, as it does when share
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
@@ -106,6 +107,8 @@ def own_nbytes(a: Any) -> int:
 
 def copy_own_bytes(a: Any, memory: Any) -> tuple[Any, ...] | None:
     """Copy the array's own bytes into *memory*, and return their layout; None if their number is another one."""
+    # NumPy resizes no array that has a weak reference, `refcheck=False` or not: so its memory stays until the return.
+    held = weakref.ref(_owner(a))
     # What another thread sets in *a* does not change this view, which is made in one step.
     seen = np.ndarray.view(a, np.ndarray)
     packed = _pack(seen)
@@ -113,7 +116,15 @@ def copy_own_bytes(a: Any, memory: Any) -> tuple[Any, ...] | None:
     if packed.data.nbytes != to.nbytes:
         return None
     to[:] = packed.data
+    del held
     return seen.dtype, seen.shape, packed.offset, packed.strides, seen.flags.writeable
+
+
+def _owner(a: Any) -> Any:
+    """Return the array that owns the memory of *a*."""
+    while isinstance(a.base, np.ndarray):
+        a = a.base
+    return a
 
 
 class _Packed(NamedTuple):

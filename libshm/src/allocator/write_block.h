@@ -1,0 +1,13 @@
+/* What a process knows of the pages of its blocks: see write_block.c. */
+#ifndef MPSHM_WRITE_BLOCK_H
+#define MPSHM_WRITE_BLOCK_H
+
+#include "segment/mapped_segment.h"
+
+enum mpshm__writes { MPSHM__MAPPED, MPSHM__UNTOUCHED, MPSHM__UNMAPPED };
+
+/* Note that a block is given out: with pages that nobody has touched, or with those of its last
+ * user. */
+void mpshm__note_pages(struct mpshm__segment *segment, uint32_t i, int are_new);
+
+#endif
