@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.sharing.backend.c_api"
-enum { MP_CORE_API_VERSION = 14 };
+enum { MP_CORE_API_VERSION = 15 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
