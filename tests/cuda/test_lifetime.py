@@ -177,16 +177,6 @@ def test_a_receiver_outlives_a_sender_that_was_killed(mortal: p.Peer) -> None:
     assert mp_cuda.ipc_stats()["mappings"] == 0
 
 
-@pytest.mark.needs_stub
-def test_a_receiver_killed_while_it_opens_releases_its_reference(mortal: p.Peer, stub: Stub) -> None:
-    array = mp_cuda.from_host(b"midway")
-    mortal.call(p.die_in, "cuIpcOpenMemHandle_v2")
-    mortal.begin(p.keep, "a", array)
-    mortal.process.join(p.WAIT_S)
-    assert mortal.process.exitcode == -9
-    assert mp_cuda.wait_released(p.WAIT_S)
-
-
 def test_damaged_messages_are_errors() -> None:
     function, (offers, table, layout, *more) = mp_cuda.share(mp_cuda.from_host(b"whole")).__reduce__()
     for parts in (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_cuda import _functions, adapters, exports, finalizer_queue, memory_kinds
+from mp_cuda import _functions, adapters, exports, finalizer_queue, imports, memory_kinds
 from mp_cuda._functions import Table, export_alone, set_hooks, take_back, use_codec
 from mp_cuda.array import DeviceArray
 from mp_cuda.conversion import as_device_array
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: The modules whose functions C calls, and which nothing else here needs.
-NEEDED = memory_kinds, exports
+NEEDED = exports, imports, memory_kinds
 
 
 def reduce_array(obj: Any) -> Any:
