@@ -14,8 +14,9 @@ import pytest
 from support.scripts import NO_DESCRIPTORS, run_script
 
 from mp_core.memory import mapped_buffers
-from mp_spawn import output, rank
-from mp_spawn.tee import Tee
+from mp_spawn.output.destinations import destinations as output
+from mp_spawn.output.tee import Tee
+from mp_spawn.ranks import rank
 
 
 def descriptors() -> set[int]:

@@ -38,7 +38,7 @@ from mp_core.system import packages
 from mp_core.system.fan_out import fan_out_mode
 from mp_nodes.agent.mailbox import Mailbox, PostOffice
 from mp_nodes.by_value import refuse_what_is_local, without_file
-from mp_spawn.payload import (
+from mp_spawn.calls.payload import (
     Buffers,
     InheritedFd,
     Payload,
@@ -47,8 +47,8 @@ from mp_spawn.payload import (
     collected_fds,
     per_rank_object,
 )
-from mp_spawn.payloads import Inheritance
-from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
+from mp_spawn.calls.payloads import Inheritance
+from mp_spawn.calls.pickling import dumps_plainly, dumps_with, foreign_reducer
 
 __all__ = ["NodePayload", "Shipment", "pack"]
 

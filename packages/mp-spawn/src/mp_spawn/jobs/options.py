@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypedDict
 
-from mp_spawn.job import Env
+from mp_spawn.jobs.job import Env
 
 __all__ = ["Args", "Cpus", "Fn", "Options", "options_among"]
 

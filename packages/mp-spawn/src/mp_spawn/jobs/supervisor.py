@@ -13,10 +13,10 @@ from selectors import EVENT_READ, BaseSelector
 from typing import Any, Self
 
 from mp_spawn.errors import Failure, ProcessException, exception_of
-from mp_spawn.job import Job
-from mp_spawn.rank import Events, Rank, all_ended
-from mp_spawn.report_pipe import Kind
-from mp_spawn.signals import ENDING, TERM_TO_KILL, was_sent
+from mp_spawn.jobs.job import Job
+from mp_spawn.ranks.rank import Events, Rank, all_ended
+from mp_spawn.ranks.report_pipe import Kind
+from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, was_sent
 
 __all__ = ["GRACE", "KILL_TO_DEAD", "Supervisor"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mp_core.children.children import attach, inherited
 from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
-from mp_spawn.payload import (
+from mp_spawn.calls.payload import (
     Buffers,
     Payload,
     PickledPayload,
@@ -21,7 +21,7 @@ from mp_spawn.payload import (
     collected_fds,
     per_rank_object,
 )
-from mp_spawn.pickling import dumps, dumps_plainly, dumps_with, foreign_reducer
+from mp_spawn.calls.pickling import dumps, dumps_plainly, dumps_with, foreign_reducer
 
 __all__ = ["payloads", "plain_payload"]
 

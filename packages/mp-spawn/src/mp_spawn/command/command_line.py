@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_all_start_methods
 from typing import Any, NoReturn
 
-from mp_spawn.completion import SHELLS, completion
-from mp_spawn.context import AFTER_A_SIGNAL
-from mp_spawn.rank_variables import INSIDE
-from mp_spawn.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
-from mp_spawn.streams import is_selection
+from mp_spawn.command.completion import SHELLS, completion
+from mp_spawn.command.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
+from mp_spawn.jobs.context import AFTER_A_SIGNAL
+from mp_spawn.output.streams import is_selection
+from mp_spawn.ranks.rank_variables import INSIDE
 
 __all__ = ["check", "parsed"]
 

@@ -12,16 +12,16 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from mp_core.children.death_pipe import DeathPipe
-from mp_spawn.diagnostics import Stacks
-from mp_spawn.output import Inherit, Output
-from mp_spawn.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
-from mp_spawn.process_handle import PidFd
-from mp_spawn.rank import Rank
-from mp_spawn.rank_spec import RankSpec
-from mp_spawn.rank_variables import restart_variables
-from mp_spawn.report_pipe import FileInbox, Inbox, ReportFile
-from mp_spawn.signals import TERM_TO_KILL
-from mp_spawn.streams import Streams
+from mp_spawn.calls.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
+from mp_spawn.output.destinations import Inherit, Output
+from mp_spawn.output.streams import Streams
+from mp_spawn.ranks.diagnostics import Stacks
+from mp_spawn.ranks.process_handle import PidFd
+from mp_spawn.ranks.rank import Rank
+from mp_spawn.ranks.rank_spec import RankSpec
+from mp_spawn.ranks.rank_variables import restart_variables
+from mp_spawn.ranks.report_pipe import FileInbox, Inbox, ReportFile
+from mp_spawn.ranks.signals import TERM_TO_KILL
 
 __all__ = [
     "Env",
@@ -188,7 +188,7 @@ class Job:
         from mp_core.children.main_module import note_other_receivers
 
         note_other_receivers()
-        from mp_spawn.payloads import payloads, plain_payload
+        from mp_spawn.calls.payloads import payloads, plain_payload
 
         if self.frugal:
             return [plain_payload(self.fn, self.args, self.launcher.start_method)] * count

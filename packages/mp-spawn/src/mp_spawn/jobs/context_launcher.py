@@ -10,18 +10,18 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from mp_spawn.child import set_up_and_call
-from mp_spawn.job import Job, Started
-from mp_spawn.process_handle import LockedPopen, PidFd, has_pidfds, let_end, readable
-from mp_spawn.program import ProgramProcess
-from mp_spawn.rank_spec import RankSpec
-from mp_spawn.signals import FROM_OUTSIDE, blocked
+from mp_spawn.jobs.job import Job, Started
+from mp_spawn.ranks.child import set_up_and_call
+from mp_spawn.ranks.process_handle import LockedPopen, PidFd, has_pidfds, let_end, readable
+from mp_spawn.ranks.program import ProgramProcess
+from mp_spawn.ranks.rank_spec import RankSpec
+from mp_spawn.ranks.signals import FROM_OUTSIDE, blocked
 
 __all__ = ["ContextLauncher"]
 
 #: Seconds for a fork server that has closed its connections to end.
 END_OF_FORK_SERVER = 10.0
-PRELOADED = "mp_spawn.forkserver_preload"
+PRELOADED = "mp_spawn.ranks.forkserver_preload"
 
 
 class ContextLauncher:

@@ -19,8 +19,8 @@ from typing import IO, Any, NamedTuple, NoReturn
 
 from mp_core.children import death_pipe
 from mp_core.memory.mapped_buffers import memory_file
-from mp_spawn.child import reporting, set_up
-from mp_spawn.rank_spec import RankSpec
+from mp_spawn.ranks.child import reporting, set_up
+from mp_spawn.ranks.rank_spec import RankSpec
 
 __all__ = ["PROGRAM", "STARTED", "STATUS", "RankProcess", "ZygoteSpec", "continue_in_fresh_interpreter", "main"]
 
@@ -32,7 +32,7 @@ STATUS = struct.Struct("=id")
 # The program of the zygote. The file begins with a pickled sys.path: this package may be found only there.
 PROGRAM = (
     "import pickle, sys; path = sys.path[:]; file = open({file}, 'rb'); sys.path[:] = pickle.load(file); "
-    "from mp_spawn import zygote_main; zygote_main.{entry}"
+    "from mp_spawn.jobs import zygote_main; zygote_main.{entry}"
 )
 
 # Variables that an interpreter, or its C library, reads as it starts.
@@ -90,7 +90,7 @@ def main(file: IO[bytes], path: list[str]) -> None:
     # Not at the top, because the parent also imports this module. Every rank would import these.
     from mp_core.children import children  # noqa: F401
     from mp_core.messages import definitions  # noqa: F401
-    from mp_spawn import diagnostics, program  # noqa: F401
+    from mp_spawn.ranks import diagnostics, program  # noqa: F401
 
     zygote: ZygoteSpec = pickle.load(file)
     specs = [process.spec for process in zygote.processes]
@@ -213,7 +213,7 @@ def _run(zygote: ZygoteSpec, rank: Any, path: list[str]) -> NoReturn:
     spec: RankSpec = rank.spec
     current: Any = current_process()
     if spec.is_program:
-        from mp_spawn.program import become
+        from mp_spawn.ranks.program import become
 
         current.authkey = zygote.preparation["authkey"]
         if (folder := zygote.preparation["dir"]) != os.getcwd():  # on another machine

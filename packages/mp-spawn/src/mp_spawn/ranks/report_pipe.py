@@ -21,7 +21,7 @@ import time
 from typing import Any, NamedTuple
 
 from mp_core.memory.mapped_buffers import memory_file
-from mp_spawn.payload import InheritedFd, OwnedFd, open_path
+from mp_spawn.calls.payload import InheritedFd, OwnedFd, open_path
 
 __all__ = ["FileInbox", "Inbox", "Kind", "Report", "ReportFile", "Reporter"]
 

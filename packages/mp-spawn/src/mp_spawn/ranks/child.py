@@ -14,16 +14,16 @@ from typing import Any, NoReturn, cast
 
 from mp_core.children import death_pipe
 from mp_core.system import settings
-from mp_spawn.payload import InheritedFd
-from mp_spawn.pickling import dumps
-from mp_spawn.rank_spec import RankSpec
-from mp_spawn.report_pipe import Kind, Reporter
+from mp_spawn.calls.payload import InheritedFd
+from mp_spawn.calls.pickling import dumps
+from mp_spawn.ranks.rank_spec import RankSpec
+from mp_spawn.ranks.report_pipe import Kind, Reporter
 
 __all__ = ["call", "leave_by", "reporting", "set_up", "set_up_and_call", "text_of", "without_us"]
 
 # The longest reason, in characters.
 LONGEST = 1000
-_HERE = os.path.dirname(__file__)
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def set_up_and_call(spec: RankSpec, close_others: Callable[[], None] | None = None) -> None:
@@ -66,7 +66,7 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None, paren
 
         set_stream(spec.seed, spec.rank)
     if spec.stacks is not None:
-        from mp_spawn.diagnostics import write_stacks_to
+        from mp_spawn.ranks.diagnostics import write_stacks_to
 
         write_stacks_to(spec.stacks)
     if spec.mask is not None:
@@ -208,7 +208,7 @@ def without_us(trace: TracebackType | None) -> TracebackType | None:
     """
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if os.path.dirname(file) != _HERE and file != "<frozen runpy>":
+        if not file.startswith(_HERE) and file != "<frozen runpy>":
             break
         trace = trace.tb_next
     return trace

@@ -33,9 +33,9 @@ from multiprocessing import context, current_process, set_start_method, util
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from mp_spawn.child import leave_by, reporting, set_up, text_of, without_us
-from mp_spawn.rank_spec import RankSpec
-from mp_spawn.report_pipe import Kind, Reporter
+from mp_spawn.ranks.child import leave_by, reporting, set_up, text_of, without_us
+from mp_spawn.ranks.rank_spec import RankSpec
+from mp_spawn.ranks.report_pipe import Kind, Reporter
 
 __all__ = ["ProgramProcess", "become", "folder_of", "run_code", "run_executable", "run_module", "run_script"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
 
-from mp_spawn.payload import InheritedFd
+from mp_spawn.calls.payload import InheritedFd
 
 __all__ = ["Captured", "Output", "Piped", "output_for", "write_to"]
 

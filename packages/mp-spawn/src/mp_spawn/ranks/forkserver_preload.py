@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from mp_spawn.signals import FROM_OUTSIDE
+from mp_spawn.ranks.signals import FROM_OUTSIDE
 
 __all__: list[str] = []
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mp_core.system.control_groups import processors
-from mp_spawn.payload import Call
-from mp_spawn.program import folder_of, run_code, run_executable, run_module, run_script
-from mp_spawn.rank_variables import job_variables
-from mp_spawn.streams import NO_STREAM, Selection, Streams
+from mp_spawn.calls.payload import Call
+from mp_spawn.output.streams import NO_STREAM, Selection, Streams
+from mp_spawn.ranks.program import folder_of, run_code, run_executable, run_module, run_script
+from mp_spawn.ranks.rank_variables import job_variables
 
 __all__ = [
     "Recording",

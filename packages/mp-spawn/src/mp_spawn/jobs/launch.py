@@ -13,9 +13,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from mp_core.system import engine_lookup
-from mp_spawn.context import ProcessContext
-from mp_spawn.context_launcher import ContextLauncher
-from mp_spawn.job import (
+from mp_spawn.jobs.context import ProcessContext
+from mp_spawn.jobs.context_launcher import ContextLauncher
+from mp_spawn.jobs.job import (
     OF_A_FORK,
     OF_AN_INTERPRETER,
     Env,
@@ -27,14 +27,14 @@ from mp_spawn.job import (
     check_room,
     check_start_method,
 )
-from mp_spawn.options import Args, Cpus, Fn, Options, options_among
-from mp_spawn.output import output_for
-from mp_spawn.process_handle import has_pidfds, has_socketpairs
-from mp_spawn.rank import stacks_of
-from mp_spawn.running_job import RunningJob
-from mp_spawn.streams import Streams
-from mp_spawn.tee import Tee
-from mp_spawn.zygote import ZygoteLauncher
+from mp_spawn.jobs.options import Args, Cpus, Fn, Options, options_among
+from mp_spawn.jobs.running_job import RunningJob
+from mp_spawn.jobs.zygote import ZygoteLauncher
+from mp_spawn.output.destinations import output_for
+from mp_spawn.output.streams import Streams
+from mp_spawn.output.tee import Tee
+from mp_spawn.ranks.process_handle import has_pidfds, has_socketpairs
+from mp_spawn.ranks.rank import stacks_of
 
 __all__ = ["ENV_VAR_PARALLEL_START", "SpawnContext", "run", "spawn", "start_processes"]
 

@@ -6,8 +6,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
-from mp_spawn.output import Captured
-from mp_spawn.signals import INTERRUPTED
+from mp_spawn.output.destinations import Captured
+from mp_spawn.ranks.signals import INTERRUPTED
 
 __all__ = ["RunningJob"]
 

@@ -30,7 +30,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from mp_core.system.descriptor import Descriptor
-from mp_spawn.signals import INTERRUPTED, TERM_TO_KILL, Ended, group_was_sent
+from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Ended, group_was_sent
 
 if TYPE_CHECKING:
     import subprocess

@@ -14,11 +14,11 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Self
 
-from mp_spawn.diagnostics import DUMP, Stacks
 from mp_spawn.errors import Failure, name_of_signal
-from mp_spawn.process_handle import PidFd
-from mp_spawn.report_pipe import Inbox, Kind, Report
-from mp_spawn.signals import Deferral, Forwarding
+from mp_spawn.ranks.diagnostics import DUMP, Stacks
+from mp_spawn.ranks.process_handle import PidFd
+from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
+from mp_spawn.ranks.signals import Deferral, Forwarding
 
 __all__ = ["Events", "Rank", "all_ended", "stacks_of", "unpickled"]
 

@@ -10,13 +10,13 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Self
 
 from mp_spawn.errors import ProcessException
-from mp_spawn.job import Job
-from mp_spawn.output import Captured
-from mp_spawn.process_handle import PidFd
-from mp_spawn.rank import Rank
-from mp_spawn.running_job import RunningJob
-from mp_spawn.signals import INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
-from mp_spawn.supervisor import KILL_TO_DEAD, Supervisor
+from mp_spawn.jobs.job import Job
+from mp_spawn.jobs.running_job import RunningJob
+from mp_spawn.jobs.supervisor import KILL_TO_DEAD, Supervisor
+from mp_spawn.output.destinations import Captured
+from mp_spawn.ranks.process_handle import PidFd
+from mp_spawn.ranks.rank import Rank
+from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
 
 __all__ = ["ProcessContext"]
 
@@ -150,7 +150,7 @@ class ProcessContext(RunningJob):
         >>> asyncio.run(main())
         True
         """
-        from mp_spawn import join_in_loop  # and asyncio with it
+        from mp_spawn.jobs import join_in_loop  # and asyncio with it
 
         return join_in_loop.join(self.join, self._supervisor.watch, timeout, grace_period)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from mp_spawn.output import STREAMS, Files, Pair, Prefix
-from mp_spawn.payload import InheritedFd
-from mp_spawn.streams import Streams
+from mp_spawn.calls.payload import InheritedFd
+from mp_spawn.output.destinations import STREAMS, Files, Pair, Prefix
+from mp_spawn.output.streams import Streams
 
 __all__ = ["Tee"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mp_spawn.payload import InheritedFd, Payload
+from mp_spawn.calls.payload import InheritedFd, Payload
 
 __all__ = ["RankSpec"]
 

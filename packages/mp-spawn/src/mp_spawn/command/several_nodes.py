@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mp_spawn.rank_variables import INSIDE
+from mp_spawn.ranks.rank_variables import INSIDE
 
 __all__ = ["several_nodes"]
 

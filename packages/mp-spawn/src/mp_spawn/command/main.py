@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
 from mp_core.system import engine_lookup
-from mp_spawn.command_line import check, parsed
-from mp_spawn.command_options import (
+from mp_spawn.command.command_line import check, parsed
+from mp_spawn.command.command_options import (
     Recording,
     bound_to,
     call_of,
@@ -26,16 +26,16 @@ from mp_spawn.command_options import (
     restarts_all,
     with_folder,
 )
-from mp_spawn.context import ProcessContext
+from mp_spawn.command.several_nodes import several_nodes
 from mp_spawn.errors import ProcessException, ProcessExitedException
-from mp_spawn.job import are_descriptors_few
-from mp_spawn.launch import prepare
-from mp_spawn.output import STREAMS, Capture, Prefix, output_for, write_to
-from mp_spawn.rank import stacks_of
-from mp_spawn.rank_variables import INSIDE, place_variables
-from mp_spawn.several_nodes import several_nodes
-from mp_spawn.signals import Ended, Forwarding
-from mp_spawn.terminal import Row, progress, show_table
+from mp_spawn.jobs.context import ProcessContext
+from mp_spawn.jobs.job import are_descriptors_few
+from mp_spawn.jobs.launch import prepare
+from mp_spawn.output.destinations import STREAMS, Capture, Prefix, output_for, write_to
+from mp_spawn.output.terminal import Row, progress, show_table
+from mp_spawn.ranks.rank import stacks_of
+from mp_spawn.ranks.rank_variables import INSIDE, place_variables
+from mp_spawn.ranks.signals import Ended, Forwarding
 
 __all__ = ["main"]
 

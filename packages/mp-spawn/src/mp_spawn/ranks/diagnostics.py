@@ -15,7 +15,7 @@ import signal
 import time
 
 from mp_core.memory.mapped_buffers import memory_file
-from mp_spawn.payload import InheritedFd, OwnedFd
+from mp_spawn.calls.payload import InheritedFd, OwnedFd
 
 __all__ = ["DUMP", "Stacks", "write_stacks_to"]
 
