@@ -8,6 +8,7 @@ mp-all's; the band around it lies between the quartiles.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,9 +199,26 @@ def one(found: Record, plot: Plot, path: Path) -> None:
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     label(axes, lines, plot)
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, metadata=metadata, dpi=110)
+    save(figure, path)
     pyplot.close(figure)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write the picture. An SVG gets two digits behind the point, and a path on one line."""
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+    if path.suffix == ".svg":
+        path.write_text(smaller(path.read_text()))
+
+
+def smaller(svg: str) -> str:
+    """
+    Shorten a picture of matplotlib.
+
+    >>> smaller('<path d="M 80.891046 335.871642 \\nL 5 1 \\nz\\n"/>\\n  <g>')
+    '<path d="M 80.89 335.87 L 5 1 z"/>\\n<g>'
+    """
+    svg = re.sub(r"(?<!scale\()\b(\d+\.\d\d)\d{3,}", r"\1", svg)
+    return re.sub(r"\n +(?=<)", "\n", re.sub(r"\n(?=\")", "", re.sub(r" \n(?=[A-Zz])", " ", svg)))
 
 
 def label(axes: Any, lines: dict[str, list[Point]], plot: Plot) -> None:
@@ -262,8 +280,7 @@ def small_messages(found: Record, path: Path) -> None:
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, metadata=metadata, dpi=110)
+    save(figure, path)
     pyplot.close(figure)
 
 

@@ -67,6 +67,39 @@ def read(path: Path) -> Record:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Write *found*, a JSON object, with one fact on a line, for readable diffs."""
+    """Write *found*, a JSON object, with one measurement, peer or fact on a line, for readable diffs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json_lines(found) + "\n")
+
+
+def json_lines(found: dict[str, Any]) -> str:
+    """
+    Return JSON that has a line for each part of an object's parts.
+
+    >>> print(json_lines({"schema": 1, "peers": {"ours": {"a": 1}}, "lines": [[1, 2], [3]]}))
+    {
+    "schema": 1,
+    "peers": {
+     "ours": {"a": 1}
+    },
+    "lines": [
+     [1, 2],
+     [3]
+    ]
+    }
+    """
+    parts = []
+    for name, part in found.items():
+        if isinstance(part, dict) and part:
+            inside = [f"{_json(key)}: {_json(value)}" for key, value in part.items()]
+            text = "{\n " + ",\n ".join(inside) + "\n}"
+        elif isinstance(part, list) and part:
+            text = "[\n " + ",\n ".join(map(_json, part)) + "\n]"
+        else:
+            text = _json(part)
+        parts.append(f"{_json(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def _json(part: Any) -> str:
+    return json.dumps(part, ensure_ascii=False)

@@ -42,7 +42,7 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         train(Path(sys.argv[1]))
     else:  # the same as the launch line: mp-spawn --standalone --nproc-per-node 2 --max-restarts 1 15_torchrun.py FILE
-        from mp_spawn.command import main
+        from mp_spawn.command.main import main
 
         with tempfile.TemporaryDirectory() as folder:
             line = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]

@@ -22,7 +22,7 @@ from support.processes import ended
 from support.waiting import until
 
 from mp_nodes.job_place import first_host, place_in_job
-from mp_spawn.command_line import parsed
+from mp_spawn.command.command_line import parsed
 
 KEY = "a secret for the tests"
 # The promise is 5 seconds. A loaded machine adds some.

@@ -15,7 +15,7 @@ from queue import Empty
 from typing import Any
 from unittest.mock import patch
 
-from mp_spawn import launch
+from mp_spawn.jobs import launch
 
 from .scene import Interrupt, Scene
 
@@ -386,7 +386,7 @@ def run_with_few_descriptors(mp: Any, interrupt: Interrupt) -> None:
 @scene()
 def command_with_few_descriptors(mp: Any, interrupt: Interrupt) -> None:
     if hasattr(mp, "run"):
-        from mp_spawn.command import main
+        from mp_spawn.command.main import main
 
         with few_descriptors():
             interrupt(lambda: main(["-n", "1", "--start-method", "fork", "-m", "keyword"]))
@@ -433,7 +433,7 @@ def start_of_processes(mp: Any, interrupt: Interrupt) -> None:
 @scene()
 def command(mp: Any, interrupt: Interrupt) -> None:
     if hasattr(mp, "run"):
-        from mp_spawn.command import main
+        from mp_spawn.command.main import main
 
         interrupt(lambda: main(["-n", "1", "--start-method", "fork", "-m", "keyword"]))
 

@@ -12,7 +12,6 @@ from tools.tracked import ROOT, tracked
 #: Methods and functions that others call, by the name that they ask for.
 CALLED_BY = {
     "LibshmBuildHook": "hatchling",
-    "NativeBuildHook": "hatchling",
     "PyInit__block": "the interpreter",
     "PyInit__native": "the interpreter",
     "_executor_manager_thread": "concurrent.futures, at the end of a program",

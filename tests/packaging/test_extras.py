@@ -89,7 +89,7 @@ import importlib.metadata, sys
 importlib.metadata.entry_points = lambda **kind: ()
 sys.modules["mp_nodes"] = None  # an import of it fails
 import mp_all as mp
-from mp_spawn.command import main
+from mp_spawn.command.main import main
 
 for use in (
     lambda: mp.run(print, engine="ray"),

@@ -45,6 +45,10 @@ BESIDE_THE_ROOMS = {"__init__.py", "_block.py", "_libshm.pyi", "_version.py"}
 # The same of mp_pool; beside them are its public classes, which may import all, and the errors, which all may import.
 MP_POOL = ROOT / "packages" / "mp-pool" / "src" / "mp_pool"
 POOL_ROOMS = ["tasks", "workers", "scheduling"]
+# Those of mp_spawn; beside them are the names that programs and all rooms import.
+MP_SPAWN = ROOT / "packages" / "mp-spawn" / "src" / "mp_spawn"
+SPAWN_ROOMS = ["calls", "output", "ranks", "jobs", "command"]
+BESIDE_THE_SPAWN_ROOMS = {"__init__.py", "__main__.py", "errors.py", "log_records.py", "without_posix.py"}
 
 
 def included(path: Path) -> set[str]:
@@ -96,15 +100,20 @@ def test_the_headers_of_the_interface_stand_in_the_order_of_their_includes() -> 
         assert set(re.findall(r'(?m)^#include "(.+)"', (INCLUDE / name).read_text())) <= set(order[:at])
 
 
-def test_each_module_of_mp_core_is_in_a_room_and_no_room_is_crowded() -> None:
+def test_each_module_is_in_a_room_and_no_room_is_crowded() -> None:
     assert {path.name for path in MP_CORE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(ROOMS)
     assert {path.name for kind in ("py", "pyi") for path in MP_CORE.glob(f"*.{kind}")} == BESIDE_THE_ROOMS
-    files = [*MP_CORE.rglob("*.py"), *NATIVE.rglob("*.c")]
+    assert {path.name for path in MP_SPAWN.glob("*.py")} == BESIDE_THE_SPAWN_ROOMS
+    files = [*MP_CORE.rglob("*.py"), *NATIVE.rglob("*.c"), *MP_POOL.rglob("*.py"), *MP_SPAWN.rglob("*.py")]
     sizes = Counter(path.parent for path in files)
     assert {str(folder): size for folder, size in sizes.items() if size > 20} == {}
 
 
-@pytest.mark.parametrize(("folder", "rooms", "least"), [(MP_CORE, ROOMS, 80), (MP_POOL, POOL_ROOMS, 27)], ids=str)
+@pytest.mark.parametrize(
+    ("folder", "rooms", "least"),
+    [(MP_CORE, ROOMS, 80), (MP_POOL, POOL_ROOMS, 27), (MP_SPAWN, SPAWN_ROOMS, 35)],
+    ids=str,
+)
 def test_each_module_imports_only_its_own_room_and_those_below(folder: Path, rooms: list[str], least: int) -> None:
     graph = {module: imported for module, imported in graph_of(folder).items() if room_of(module, rooms) >= 0}
     assert len(graph) > least

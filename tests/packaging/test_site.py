@@ -150,6 +150,11 @@ def test_a_program_and_a_directive_are_on_the_site_and_not_where_the_repository_
     assert (site / "examples.html").read_text().count("highlight-python") == 15
     for page in (ROOT / "docs").glob("*.md"):
         assert not re.search(r"^(```\{|:::)", page.read_text(), re.MULTILINE), page.name
-    for name, text in (("changes", "Unreleased"), ("contributing", "./do"), ("libshm", "slab"), ("strategies", "macOS")):
+    for name, text in (
+        ("changes", "Unreleased"),
+        ("contributing", "./do"),
+        ("libshm", "slab"),
+        ("strategies", "macOS"),
+    ):
         assert text in (site / f"{name}.html").read_text(), name
     assert "https://github.com/" in re.search(r"<header.*?</header>", (site / "index.html").read_text(), re.DOTALL)[0]  # type: ignore[index]

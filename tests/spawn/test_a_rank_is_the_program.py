@@ -197,7 +197,7 @@ def test_every_kind_of_program_is_told_what_python_tells_it(
 
 WITHOUT = """
     import sys
-    from mp_spawn.command import main
+    from mp_spawn.command.main import main
     from support.refused_calls import refuse
 
     if __name__ == "__main__":

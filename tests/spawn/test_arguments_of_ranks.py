@@ -15,7 +15,8 @@ import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_spawn import ProcessRaisedException, payload, run, start_processes
+from mp_spawn import ProcessRaisedException, run, start_processes
+from mp_spawn.calls import payload
 
 Pipe = tuple[Connection, Connection]
 MB = 1 << 20

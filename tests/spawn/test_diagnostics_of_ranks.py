@@ -15,9 +15,10 @@ import rank_functions as ranks
 from support.memory_groups import remove_group
 from support.scripts import run_script
 
-from mp_spawn import ProcessExitedException, ProcessRaisedException, diagnostics, run, start_processes
-from mp_spawn.diagnostics import DUMP, Stacks
-from mp_spawn.process_handle import PidFd
+from mp_spawn import ProcessExitedException, ProcessRaisedException, run, start_processes
+from mp_spawn.ranks import diagnostics
+from mp_spawn.ranks.diagnostics import DUMP, Stacks
+from mp_spawn.ranks.process_handle import PidFd
 
 CRASHES = """
     import faulthandler, os, signal, sys, time

@@ -17,7 +17,8 @@ import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_spawn import ProcessExitedException, start_processes, zygote
+from mp_spawn import ProcessExitedException, start_processes
+from mp_spawn.jobs import zygote
 
 
 @pytest.fixture

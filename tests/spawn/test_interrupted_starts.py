@@ -16,7 +16,7 @@ from support.scripts import run_script
 MAIN = """
     import multiprocessing
     import mp_spawn
-    from mp_spawn import zygote
+    from mp_spawn.jobs import zygote
 
     def press(log):
         while not (os.path.exists(log) and "0 ready" in open(log).read()):
@@ -77,7 +77,8 @@ RANK = """
 """
 COMMAND = """
     import os, signal, sys, time
-    from mp_spawn import command, job, zygote
+    from mp_spawn.command.main import main as command
+    from mp_spawn.jobs import job, zygote
 
     calls = []
 
@@ -94,8 +95,8 @@ COMMAND = """
 
     if sys.argv[1] == "few":  # descriptors: each rank is an interpreter of its own
         job.Job.spec = lambda self, *args, spec=job.Job.spec: press() or spec(self, *args)
-        import mp_spawn.launch
-        mp_spawn.launch.are_descriptors_few = lambda *args: True
+        import mp_spawn.jobs.launch
+        mp_spawn.jobs.launch.are_descriptors_few = lambda *args: True
     else:
         zygote.readable = readable
     if __name__ == "__main__":

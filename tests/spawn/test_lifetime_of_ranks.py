@@ -21,7 +21,8 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core.children import death_pipe
-from mp_spawn import ProcessContext, ProcessExitedException, context, start_processes
+from mp_spawn import ProcessContext, ProcessExitedException, start_processes
+from mp_spawn.jobs import context
 
 Pipe = tuple[Connection, Connection]
 

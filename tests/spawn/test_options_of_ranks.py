@@ -13,8 +13,9 @@ import pytest
 import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
-from mp_spawn import ProcessRaisedException, context, run, start_processes
-from mp_spawn.options import options_among
+from mp_spawn import ProcessRaisedException, run, start_processes
+from mp_spawn.jobs import context
+from mp_spawn.jobs.options import options_among
 
 
 def test_env_is_a_mapping_or_a_function_of_the_rank(start_method: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
-from mp_spawn import ProcessExitedException, output, run, start_processes
+from mp_spawn import ProcessExitedException, run, start_processes
+from mp_spawn.output.destinations import destinations as output
 
 LINES = """
     import sys

@@ -128,7 +128,7 @@ def test_the_command_runs_with_16_descriptors(tmp_path: Path, start_method: str,
     )
     program = f"""
         import resource, sys
-        from mp_spawn.command import main
+        from mp_spawn.command.main import main
 
         if __name__ == "__main__":
             resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from support.scripts import NO_DESCRIPTORS, run_script
 
-from mp_spawn import output, payload, rank
-from mp_spawn.tee import Tee
+from mp_core.memory import mapped_buffers
+from mp_spawn.output.destinations import destinations as output
+from mp_spawn.output.tee import Tee
+from mp_spawn.ranks import rank
 
 
 def descriptors() -> set[int]:
@@ -50,7 +52,7 @@ def test_a_file_of_memory_that_cannot_be_written_is_closed(monkeypatch: pytest.M
     before = descriptors()
     with monkeypatch.context() as patch, pytest.raises(OSError):
         patch.setattr(os, "write", full)
-        payload.memory_file(b"some")
+        mapped_buffers.memory_file(b"some")
     assert descriptors() == before
 
 

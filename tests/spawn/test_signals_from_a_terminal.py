@@ -169,7 +169,7 @@ def test_a_stop_signal_to_an_orphaned_group_leaves_no_rank_stopped(tmp_path: Pat
 
 LATE = """
     import os, signal
-    from mp_spawn.signals import Forwarding
+    from mp_spawn.ranks.signals import Forwarding
 
     with Forwarding() as signals:
         sent = []

@@ -82,7 +82,7 @@ def test_the_command_starts_ranks(run: Run, tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text("import os; print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
     text = """
         import sys
-        from mp_spawn.command import main
+        from mp_spawn.command.main import main
 
         if __name__ == "__main__":
             sys.exit(main(["-n", "2", "ranks.py"]))
@@ -95,7 +95,7 @@ def test_the_command_starts_a_rank_for_each_processor_and_refuses_to_bind_them(r
     (tmp_path / "ranks.py").write_text("import os; print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
     text = """
         import sys
-        from mp_spawn.command import main
+        from mp_spawn.command.main import main
 
         if __name__ == "__main__":
             sys.exit(main(["-n", *sys.argv[1:], "ranks.py"]))

@@ -8,7 +8,6 @@ import nox
 
 from tools.sessions import install_all
 
-
 #: nox gives a session a temporary folder in its environment, where Ray does not start.
 OUTSIDE = {"TMPDIR": tempfile.gettempdir()}
 

@@ -52,7 +52,7 @@ def main() -> int:
     elif first == "--version":
         print(f"mp-all {__version__}")
     elif first == "--print-completion" and arguments[1:] in (["bash"], ["zsh"]):
-        from mp_spawn.completion import completion
+        from mp_spawn.command.completion import completion
 
         print(completion("mp-all", [*COMMANDS, "--help", "--version"], arguments[1]))
     elif _runner.is_program(arguments):

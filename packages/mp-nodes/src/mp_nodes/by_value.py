@@ -12,7 +12,7 @@ from typing import Any
 
 from mp_core.memory.lease import Lease, LeaseReference
 from mp_core.sharing.backend import pickled
-from mp_spawn.pickling import dumps_with, foreign_reducer
+from mp_spawn.calls.pickling import dumps_with, foreign_reducer
 
 __all__ = ["dumps_by_value", "pack_by_value", "refuse_what_is_local", "without_file"]
 

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from mp_nodes.job_place import place_in_job
-from mp_spawn.command_options import (
+from mp_spawn.calls.payload import Call
+from mp_spawn.command.command_options import (
     Recording,
     call_of,
     common_variables,
@@ -22,11 +23,10 @@ from mp_spawn.command_options import (
     with_folder,
 )
 from mp_spawn.errors import ProcessException
-from mp_spawn.job import check_options
-from mp_spawn.payload import Call
-from mp_spawn.process_handle import readable
-from mp_spawn.signals import ENDING, Ended, Forwarding
-from mp_spawn.terminal import Row, show_table
+from mp_spawn.jobs.job import check_options
+from mp_spawn.output.terminal import Row, show_table
+from mp_spawn.ranks.process_handle import readable
+from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
 
 __all__ = ["main"]
 

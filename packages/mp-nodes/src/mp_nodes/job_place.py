@@ -23,8 +23,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mp_spawn.rendezvous import Conf
-from mp_spawn.several_nodes import several_nodes
+from mp_spawn.command.rendezvous import Conf
+from mp_spawn.command.several_nodes import several_nodes
 
 __all__ = ["AS_IT_COMES", "JobPlace", "first_host", "place_in_job"]
 

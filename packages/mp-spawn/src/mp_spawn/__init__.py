@@ -19,28 +19,28 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from mp_core import __version__ as __version__
     from mp_core.children.random_streams import rng
-    from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
-    from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
+    from mp_spawn.jobs.context import ProcessContext
+    from mp_spawn.jobs.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
+    from mp_spawn.jobs.running_job import RunningJob
     from mp_spawn.log_records import LoggingToParent, logging_to_parent
-    from mp_spawn.running_job import RunningJob
 
 # The module of each name. It is imported at the first use: every rank imports this package and needs none of them.
 _MODULES = {
-    "ENV_VAR_PARALLEL_START": "launch",
+    "ENV_VAR_PARALLEL_START": "jobs.launch",
     "Failure": "errors",
     "LoggingToParent": "log_records",
-    "ProcessContext": "context",
+    "ProcessContext": "jobs.context",
     "ProcessException": "errors",
     "ProcessExitedException": "errors",
     "ProcessRaisedException": "errors",
-    "RunningJob": "running_job",
-    "SpawnContext": "launch",
+    "RunningJob": "jobs.running_job",
+    "SpawnContext": "jobs.launch",
     "logging_to_parent": "log_records",
     "rng": "mp_core.children.random_streams",
-    "run": "launch",
-    "spawn": "launch",
-    "start_processes": "launch",
+    "run": "jobs.launch",
+    "spawn": "jobs.launch",
+    "start_processes": "jobs.launch",
 }
 
 _ANYWHERE = {"rng", *(name for name, module in _MODULES.items() if module == "errors")}
@@ -74,7 +74,9 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
         module = _MODULES[name] if name in _ANYWHERE or hasattr(_os, "fork") else "without_posix"
         from mp_core.system.imports import load
 
-        value = globals()[name] = getattr(load(module if "." in module else f"{__name__}.{module}"), name)
+        value = globals()[name] = getattr(
+            load(module if module.startswith("mp_core.") else f"{__name__}.{module}"), name
+        )
         return value
 
 

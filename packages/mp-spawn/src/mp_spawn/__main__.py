@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mp_spawn.command import main
+from mp_spawn.command.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,7 +30,7 @@ __all__ = ["CANDIDATES", "install", "modules", "start_without_libraries"]
 CANDIDATES = {
     "mp_all": "mp_all",
     "mp_pool.workers.worker_main": "mp_pool.workers.worker_main",
-    "mp_spawn.child": "mp_spawn.child",
+    "mp_spawn.ranks.child": "mp_spawn.ranks.child",
     "numpy": "mp_reductions",
 }
 _LIBRARIES = ("__main__", "mp_reductions", "numpy")

@@ -12,45 +12,106 @@ that file privately: pages are shared until a task writes to them, and then the 
 - The file lives as long as a descriptor in the owner or a mapping in a worker: if they are killed, nothing is left.
 - If the owner dies before a worker opens the file, that worker, its child, also ends.
 - All pages are allocated by the copy, and the size is sealed: an access cannot be a bus error.
+
+The call of a job, and the function of a pool's `map`, have their buffers in one file or block each, at the places that
+`laid_out` gives them. Its descriptor is sent to the ranks and workers, which map it by `map_buffers`.
 """
 
 from __future__ import annotations
 
-import fcntl
-import mmap
 import os
-import resource
 import weakref
-from typing import Any
 
-__all__ = ["MappedBuffer", "can_open", "map_privately"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+__all__ = ["MappedBuffer", "Spans", "can_open", "laid_out", "map_buffers", "map_privately", "memory_file"]
+
+#: The offset of each buffer, its size in bytes, and whether it is read-only.
+Spans = list[tuple[int, int, bool]]
+
+ALIGNMENT = 64  # of a buffer, in bytes: a cache line
 
 _open: weakref.WeakSet[MappedBuffer] = weakref.WeakSet()
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def laid_out(sizes: Iterable[tuple[int, bool]]) -> tuple[Spans, int]:
+    """
+    Return the places of buffers of so many bytes, read-only or not, and the end of the last.
+
+    >>> laid_out([(3, False), (64, True)])
+    ([(0, 3, False), (64, 64, True)], 128)
+    """
+    spans, end = [], 0
+    for nbytes, readonly in sizes:
+        spans.append((end, nbytes, readonly))
+        end += nbytes + -nbytes % ALIGNMENT
+    return spans, end
+
+
+def memory_file(*parts: bytes | memoryview, name: str = "mp_core") -> int:
+    """
+    Make a file without a name that holds *parts*, and return its descriptor.
+    """
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, OSError):  # the system has none, or a sandbox refuses it
+        import tempfile
+
+        with tempfile.TemporaryFile(buffering=0) as file:
+            fd = os.dup(file.fileno())
+    try:
+        for part in parts:
+            # Writing allocates the pages; writing through a mapping would have the kernel clear them before.
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def map_buffers(fd: int, spans: Sequence[tuple[int, int, bool]], nbytes: int = 0, offset: int = 0) -> list[memoryview]:
+    """
+    Map *nbytes* bytes of a file from *offset* on, or all, and return the buffers in them. A page is copied when it is
+    written to; a view keeps the mapping open. If all buffers are empty, the file may be -1.
+    """
+    import mmap
+
+    memory = memoryview(bytearray())
+    if fd >= 0:
+        before = offset % mmap.ALLOCATIONGRANULARITY  # a mapping begins on a page
+        length = before + nbytes if nbytes else 0
+        memory = memoryview(mmap.mmap(fd, length, access=mmap.ACCESS_COPY, offset=offset - before))[before:]
+    views = [(memory[start : start + size], readonly) for start, size, readonly in spans]
+    return [view.toreadonly() if readonly else view for view, readonly in views]
 
 
 class MappedBuffer:
     """A copy of some bytes in a file in memory, which lives until this object is dropped."""
 
     def __init__(self, content: Any) -> None:
-        self.fd = os.memfd_create("mp_core input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        import fcntl
+
+        self.fd = memory_file(memoryview(content), name="mp_core input")
         weakref.finalize(self, os.close, self.fd).atexit = False
         _open.add(self)
-        # Writing allocates the pages; writing through a mapping would have the kernel clear them before.
-        rest = memoryview(content)
-        size = rest.nbytes
-        while rest:
-            rest = rest[os.write(self.fd, rest) :]
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         status = os.fstat(self.fd)
         #: The arguments of `map_privately` but the last.
-        self.place = os.getpid(), self.fd, status.st_dev, status.st_ino, size
+        self.place = os.getpid(), self.fd, status.st_dev, status.st_ino, status.st_size
 
 
 def can_open() -> bool:
     """
     Return whether this process may open one more file, and its workers that: not after a change of its user.
     """
+    import resource
+
     few = len(_open) < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
     try:
         return few and os.stat("/proc/self/fd").st_uid == os.geteuid()
@@ -62,6 +123,8 @@ def map_privately(pid: int, fd: int, device: int, inode: int, nbytes: int, writa
     """
     Map the file of that place; `FileNotFoundError` if its owner has it no longer.
     """
+    import mmap
+
     try:
         own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -33,7 +33,7 @@ from mp_nodes.protocol import (
     Started,
     versions,
 )
-from mp_spawn.zygote import ZygoteLauncher
+from mp_spawn.jobs.zygote import ZygoteLauncher
 
 __all__ = ["Agent", "Outbox"]
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mp_nodes.protocol import Mail
-from mp_spawn.payload import InheritedFd, per_rank_object
+from mp_spawn.calls.payload import InheritedFd, per_rank_object
 
 __all__ = ["Mailbox", "PostOffice"]
 

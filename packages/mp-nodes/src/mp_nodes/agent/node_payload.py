@@ -31,25 +31,24 @@ from mp_core import install
 from mp_core.children import children
 from mp_core.children.main_module import note_other_receivers
 from mp_core.memory.block import Block, allocate
+from mp_core.memory.mapped_buffers import laid_out, memory_file
 from mp_core.sharing.backend import pickled, share
 from mp_core.sharing.strategy import get_sharing_strategy
 from mp_core.system import packages
 from mp_core.system.fan_out import fan_out_mode
 from mp_nodes.agent.mailbox import Mailbox, PostOffice
 from mp_nodes.by_value import refuse_what_is_local, without_file
-from mp_spawn.payload import (
-    ALIGNMENT,
+from mp_spawn.calls.payload import (
     Buffers,
     InheritedFd,
     Payload,
     PickledPayload,
     PickleFile,
     collected_fds,
-    memory_file,
     per_rank_object,
 )
-from mp_spawn.payloads import Inheritance
-from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
+from mp_spawn.calls.payloads import Inheritance
+from mp_spawn.calls.pickling import dumps_plainly, dumps_with, foreign_reducer
 
 __all__ = ["NodePayload", "Shipment", "pack"]
 
@@ -119,12 +118,8 @@ class NodePayload:
 
     def __init__(self, shipment: Shipment) -> None:
         self._shipment = shipment
-        self._spans: list[tuple[int, int, bool]] = []
+        self._spans, end = laid_out(shipment.buffers)
         self._fd = -1
-        end = 0
-        for nbytes, readonly in shipment.buffers:
-            self._spans.append((end, nbytes, readonly))
-            end += nbytes + -nbytes % ALIGNMENT
         if shipment.inherited is not None:
             subjects, strategy, sharing = shipment.inherited
             install()

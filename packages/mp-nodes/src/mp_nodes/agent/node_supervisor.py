@@ -13,14 +13,14 @@ from typing import Any, Self
 from mp_core.children.cpu_affinity import cpus_for
 from mp_nodes.agent.node_payload import NodePayload
 from mp_nodes.protocol import End, Ended, Failing, Printed, Restarted, Row, Signal, Start
+from mp_spawn.calls.payload import Payload
 from mp_spawn.errors import Failure
-from mp_spawn.job import Job, Launcher
-from mp_spawn.output import Piped
-from mp_spawn.payload import Payload
-from mp_spawn.rank import Events, Rank, all_ended
-from mp_spawn.rank_spec import RankSpec
-from mp_spawn.report_pipe import Kind
-from mp_spawn.supervisor import Supervisor
+from mp_spawn.jobs.job import Job, Launcher
+from mp_spawn.jobs.supervisor import Supervisor
+from mp_spawn.output.destinations import Piped
+from mp_spawn.ranks.rank import Events, Rank, all_ended
+from mp_spawn.ranks.rank_spec import RankSpec
+from mp_spawn.ranks.report_pipe import Kind
 
 __all__ = ["Commands", "NodeJob", "NodeSupervisor", "Relay"]
 

@@ -19,11 +19,11 @@ from mp_nodes.driver.plan import Plan
 from mp_nodes.driver.remote_output import Writer, sink_for
 from mp_nodes.protocol import BEAT, NODE_LOST_AFTER, EngineError, Node
 from mp_spawn.errors import Failure, ProcessException, exception_of
-from mp_spawn.output import Captured
-from mp_spawn.rank import unpickled
-from mp_spawn.running_job import RunningJob
-from mp_spawn.signals import ENDING, INTERRUPTED
-from mp_spawn.supervisor import GRACE, KILL_TO_DEAD
+from mp_spawn.jobs.running_job import RunningJob
+from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD
+from mp_spawn.output.destinations import Captured
+from mp_spawn.ranks.rank import unpickled
+from mp_spawn.ranks.signals import ENDING, INTERRUPTED
 
 __all__ = ["EngineContext"]
 

@@ -13,10 +13,10 @@ from mp_core.children.random_streams import checked_seed
 from mp_core.timeline.remote import events_wanted
 from mp_nodes.agent.node_payload import Shipment, pack
 from mp_nodes.protocol import Engine, Node, Start
-from mp_spawn.job import Env, check_call, check_options
-from mp_spawn.rank_variables import INSIDE, place_variables
-from mp_spawn.signals import TERM_TO_KILL
-from mp_spawn.streams import Streams
+from mp_spawn.jobs.job import Env, check_call, check_options
+from mp_spawn.output.streams import Streams
+from mp_spawn.ranks.rank_variables import INSIDE, place_variables
+from mp_spawn.ranks.signals import TERM_TO_KILL
 
 __all__ = ["Plan"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mp_nodes.protocol import Node, Printed
-from mp_spawn.output import STREAMS, Capture, Prefix
-from mp_spawn.streams import Streams
+from mp_spawn.output.destinations import STREAMS, Capture, Prefix
+from mp_spawn.output.streams import Streams
 
 __all__ = ["Sink", "Writer"]
 

@@ -25,7 +25,7 @@ from mp_nodes.transport.connection import ConnectedAgents, serve
 from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.meeting import Arrival, Meeting
 from mp_nodes.transport.wire import TamperedError, Wire
-from mp_spawn.signals import Forwarding
+from mp_spawn.ranks.signals import Forwarding
 
 __all__ = ["Environment", "join_job"]
 

@@ -12,8 +12,8 @@ from mp_core.timeline.recorder import RUN
 from mp_nodes.protocol import Agents, Node, spread
 from mp_nodes.transport.connection import ConnectedAgents, serve
 from mp_nodes.transport.wire import Wire
-from mp_spawn.job import at_least
-from mp_spawn.process_handle import kill, reap
+from mp_spawn.jobs.job import at_least
+from mp_spawn.ranks.process_handle import kill, reap
 
 __all__ = ["Local"]
 

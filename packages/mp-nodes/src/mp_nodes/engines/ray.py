@@ -9,7 +9,7 @@ from typing import Any
 
 from mp_nodes.engines.ray_agents import TO_ANSWER, RayAgents, named, within
 from mp_nodes.protocol import Agents, EngineError
-from mp_spawn.job import at_least
+from mp_spawn.jobs.job import at_least
 
 __all__ = ["Ray"]
 

@@ -34,7 +34,7 @@ from mp_nodes.protocol import EngineError
 from mp_nodes.transport import handshake
 from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.wire import Wire
-from mp_spawn.signals import ENDING, Ended, Forwarding
+from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
 
 __all__ = ["Arrival", "Meeting", "claim"]
 

@@ -38,6 +38,7 @@ from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 from mp_core.children.death_pipe import DeathPipe
 from mp_core.children.main_module import MissingGuardError, check_guard
 from mp_core.sharing.backend import TryLock, is_small, plain_loads, wait_any
+from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError
 from mp_pool.scheduling.progress import Progress
@@ -48,7 +49,6 @@ from mp_pool.tasks.definitions import Definitions
 from mp_pool.tasks.in_flight import is_interrupted
 from mp_pool.tasks.shared_function import SharedFunction, share
 from mp_pool.tasks.task import Delivery, Task, TaskSource, abort_all, cancelled, deliver, deliver_all, report, take_next
-from mp_pool.workers.descriptor import Descriptor
 from mp_pool.workers.worker import Worker
 from mp_pool.workers.worker_main import Settings
 
@@ -127,7 +127,7 @@ class Scheduler(Workers):
         gone = allocate_lock()
         gone.acquire()
         try:
-            read, write = self._waker = (Descriptor(), Descriptor())
+            read, write = self._waker = (Descriptor(closed_in_children=True), Descriptor(closed_in_children=True))
             read.fd, write.fd = os.pipe()
             for descriptor in self._waker:
                 os.set_blocking(descriptor.fd, False)

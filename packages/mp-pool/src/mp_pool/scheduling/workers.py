@@ -10,6 +10,7 @@ from multiprocessing import connection
 from resource import RUSAGE_CHILDREN, getrusage
 
 from mp_core.children.main_module import is_missing_guard, missing_guard, note_other_receivers
+from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.oom_kills import oom_kills, own_kills_between
 from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
@@ -17,7 +18,6 @@ from mp_pool.scheduling.dispatcher import LONG_TASK, Dispatcher
 from mp_pool.tasks.definitions import Definitions
 from mp_pool.tasks.shared_function import INITIALIZER, share
 from mp_pool.tasks.task import Delivery, as_task, delivery, name_of, note_task, options_of
-from mp_pool.workers.descriptor import Descriptor
 from mp_pool.workers.lines import PacketLine
 from mp_pool.workers.memory import private_bytes_above
 from mp_pool.workers.worker import Worker

@@ -18,10 +18,9 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["FunctionReference", "Spans", "forget", "hold", "own_object", "referred"]
+    from mp_core.memory.mapped_buffers import Spans
 
-#: The offset of each buffer in the block, its size in bytes, and whether it is read-only.
-Spans = Sequence[tuple[int, int, bool]]
+__all__ = ["FunctionReference", "forget", "hold", "own_object", "referred"]
 
 
 class FunctionReference:
@@ -39,7 +38,9 @@ class FunctionReference:
 class _Held:
     __slots__ = ("block", "data", "error", "file", "function", "offset", "own", "set_globals", "spans")
 
-    def __init__(self, data: bytes = b"", spans: Spans = (), block: Any = None, own: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, data: bytes = b"", spans: Spans | tuple[()] = (), block: Any = None, own: Sequence[Any] = ()
+    ) -> None:
         self.data = data  # the pickle
         self.spans = spans
         self.block = block  # with the buffers; kept while its memory is used
@@ -96,14 +97,9 @@ def referred(number: int) -> Callable[..., Any]:
         return held.function
     data, buffers = held.data, []
     if held.spans:
-        import mmap  # few workers have such memory
+        from mp_core.memory.mapped_buffers import map_buffers  # few workers have such memory
 
-        # A mapping begins on a page. Each array that is made of it keeps it open.
-        before = held.offset % mmap.ALLOCATIONGRANULARITY
-        whole = mmap.mmap(held.file, before + held.block.nbytes, access=mmap.ACCESS_COPY, offset=held.offset - before)
-        memory = memoryview(whole)[before:]
-        views = [(memory[start : start + size], readonly) for start, size, readonly in held.spans]
-        buffers = [view.toreadonly() if readonly else view for view, readonly in views]
+        buffers = map_buffers(held.file, held.spans, held.block.nbytes, held.offset)
     if not held.own:
         function: Callable[..., Any] = pickle.loads(data, buffers=buffers)
         return function

@@ -32,6 +32,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core import get_sharing
 from mp_core.memory.block import Block, allocate, block_at
+from mp_core.memory.mapped_buffers import Spans, laid_out
 from mp_core.messages import definitions
 from mp_core.messages.pickling import can_be_pickled
 from mp_core.sharing import backend
@@ -39,7 +40,7 @@ from mp_core.sharing.backend import pickled
 from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.tasks import task_messages
-from mp_pool.tasks.function_cache import FunctionReference, Spans, own_object
+from mp_pool.tasks.function_cache import FunctionReference, own_object
 from mp_pool.tasks.in_flight import Handles, dump_tracked
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -50,7 +51,6 @@ __all__ = ["INITIALIZER", "SharedFunction", "share"]
 
 INITIALIZER = 0  # its number
 
-ALIGNMENT = 64  # bytes: a cache line
 SMALL = 16 * 1024  # bytes: a smaller buffer goes in the pickle
 # The reducers of multiprocessing whose pickle may be read more than once; those of connections and sockets may not.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
@@ -70,7 +70,7 @@ class SharedFunction:
         self.kept = kept
         self._data = data
         self._own = own
-        self._spans: Spans = ()
+        self._spans: Spans = []
         self._block: Any = None
         if buffers:
             self._spans, self._block = _copied(buffers)
@@ -185,10 +185,7 @@ def _copied(views: list[memoryview]) -> tuple[Spans, Block]:
     """
     Copy *views* into a block that is not changed afterwards.
     """
-    spans, end = [], 0
-    for view in views:
-        spans.append((end, view.nbytes, view.readonly))
-        end += view.nbytes + -view.nbytes % ALIGNMENT
+    spans, end = laid_out((view.nbytes, view.readonly) for view in views)
     block = allocate(end, zeroed=False)
     memory = memoryview(block)
     for (start, size, _), view in zip(spans, views, strict=True):

@@ -27,12 +27,12 @@ from contextlib import closing, nullcontext
 from functools import partial
 
 from mp_core.sharing.backend import LONGEST, recorders
+from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool.tasks import task_messages
 from mp_pool.tasks.batches import packed, shared_by
 from mp_pool.tasks.in_flight import Handles, forget, release
 from mp_pool.tasks.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of, note_task
 from mp_pool.tasks.task_messages import BATCH, END, FORGET, PART, Frame
-from mp_pool.workers.descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool.workers.environment import NameThatSets
 from mp_pool.workers.lines import PacketLine, WorkerEnds, make_line
 from mp_pool.workers.stdin import left_alone
@@ -76,7 +76,7 @@ class Worker:
         self.told_to_end = False
         self.failure: BaseException | None = None  # the exception of its initializer
         self.line: Any = None
-        self.death = Descriptor()
+        self.death = Descriptor(closed_in_children=True)
         self.index = index
         self._ends = WorkerEnds(index=index)  # for the worker, until it has them; a forked one keeps them
 

@@ -46,7 +46,7 @@ from multiprocessing import process as _process
 from multiprocessing import util
 
 from mp_core.sharing.backend import recorders
-from mp_pool.workers.descriptor import Descriptor, close_in_children, keep_in_children
+from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool.workers.lines import WorkerEnds, socket_pair
 from mp_pool.workers.stdin import left_alone
 from mp_pool.workers.worker_main import Settings, work
@@ -76,7 +76,7 @@ class Zygote:
     def __init__(self, make: Callable[..., Any], settings: Settings, death: int, stacks: int) -> None:
         self._make, self._settings, self._death, self._stacks = make, settings, death, stacks
         self._socket: Any = None
-        self._process = Descriptor()  # its pidfd
+        self._process = Descriptor(closed_in_children=True)  # its pidfd
         self._pid = 0
         self._exitcodes: dict[int, int] = {}
         self._user: Any = None  # when it was forked

@@ -1,0 +1,73 @@
+"""`Descriptor`: the owner of a descriptor, which is closed once; and what a forked child closes."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Descriptor", "close_in_children", "keep_in_children"]
+
+# What a forked child must close: otherwise the end of this process would not end its workers. By identity.
+_own: dict[int, Any] = {}
+
+
+class Descriptor:
+    """
+    A descriptor that this process has opened, and closes with the object.
+
+    It can be made before the descriptor, as `own = Descriptor(); own.fd = os.pidfd_open(pid)`: a signal handler that
+    raises between the two statements then leaves no number that nobody closes. With *closed_in_children*, every child
+    that is forked closes it.
+    """
+
+    fd = _pid = -1
+
+    def __init__(self, fd: int = -1, *, closed_in_children: bool = False) -> None:
+        self._pid = os.getpid()
+        self.fd = fd
+        if closed_in_children:
+            close_in_children(self)
+
+    def fileno(self) -> int:
+        """Return the number, -1 if it is closed."""
+        return self.fd
+
+    def give_up(self) -> int:
+        """Return the descriptor, which somebody else closes from now on."""
+        fd, self.fd = self.fd, -1
+        return fd
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        fd = self.give_up()
+        if fd >= 0:
+            os.close(fd)
+        keep_in_children(self)
+
+    def __del__(self) -> None:
+        # A forked child may have closed the number itself, and use it for another file.
+        if self.fd >= 0 and os.getpid() == self._pid:
+            self.close()
+
+
+def close_in_children(each: Any) -> None:
+    """Have every child that is forked from now on close it."""
+    _own[id(each)] = each
+
+
+def keep_in_children(each: Any) -> None:
+    """Undo `close_in_children`."""
+    _own.pop(id(each), None)
+
+
+def _close_in_child() -> None:
+    for each in list(_own.values()):
+        each.close()
+    _own.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

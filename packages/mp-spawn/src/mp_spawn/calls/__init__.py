@@ -1,0 +1,1 @@
+"""`fn` and its arguments, on their way to the ranks."""

@@ -1,0 +1,263 @@
+"""The command `mp-spawn`: run a script, module or program in N ranks, and exit with the code of the first failure."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+
+from mp_core.system import engine_lookup
+from mp_spawn.command.command_line import check, parsed
+from mp_spawn.command.command_options import (
+    Recording,
+    bound_to,
+    call_of,
+    common_variables,
+    count_per_node,
+    count_ranks,
+    devices_of,
+    output_of,
+    recorder_of,
+    restarts_all,
+    with_folder,
+)
+from mp_spawn.command.several_nodes import several_nodes
+from mp_spawn.errors import ProcessException, ProcessExitedException
+from mp_spawn.jobs.context import ProcessContext
+from mp_spawn.jobs.job import are_descriptors_few
+from mp_spawn.jobs.launch import prepare
+from mp_spawn.output.destinations import STREAMS, Capture, Prefix, output_for, write_to
+from mp_spawn.output.terminal import Row, progress, show_table
+from mp_spawn.ranks.rank import stacks_of
+from mp_spawn.ranks.rank_variables import INSIDE, place_variables
+from mp_spawn.ranks.signals import Ended, Forwarding
+
+__all__ = ["main"]
+
+# As the command timeout does.
+TIMED_OUT = 124
+TOO_FEW = "too few descriptors are left to read the output of the ranks, so lines come without a rank; see ulimit -n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """
+    Run the command and return its exit code.
+
+    >>> main(["-n", "2", "this_file_is_not_there.py"])
+    2
+    """
+    open_streams()
+    try:
+        chosen = parsed(sys.argv[1:] if arguments is None else arguments)
+        check(chosen)
+        recording = recorder_of(chosen.timeline)
+    except (OSError, TypeError, ValueError) as refusal:
+        return refuse(refusal)
+    return launch(chosen, recording)
+
+
+def refuse(refusal: Exception) -> int:
+    """
+    Print why the command does nothing, and return its exit code.
+    """
+    print(f"mp-spawn: {refusal}", file=sys.stderr)
+    return 2
+
+
+def launch(chosen: argparse.Namespace, recording: Recording) -> int:
+    """
+    Run the ranks and return the exit code.
+    """
+    try:
+        check_time("--timeout", chosen.timeout)
+        check_time("--grace-period", chosen.shutdown_timeout)
+        if asked := several_nodes(chosen):
+            on_nodes: Callable[[argparse.Namespace, Recording], int] = engine_lookup.load("command", asked)
+            return on_nodes(chosen, recording)
+        if chosen.nprocs is None:
+            nprocs = count_per_node(chosen.nproc_per_node)
+        else:
+            nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
+        master = master_of(chosen)
+        common = common_variables(chosen, nprocs)
+        fn, args = call_of(chosen)
+        devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
+        output = with_folder(output_of(chosen))
+        too_few = output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0)
+        if too_few:
+            output = chosen.output = "inherit"
+        job = prepare(
+            fn,
+            args,
+            nprocs,
+            start_method=chosen.start_method,
+            env=lambda rank: {
+                **place_variables(rank, nprocs, (rank, nprocs), (0, 1), master),
+                **devices[rank],
+                INSIDE: "1",
+                **common,
+            },
+            threads_per_rank=chosen.threads_per_rank,
+            cpu_affinity=bound_to(chosen.bind, nprocs),
+            output=output,
+            max_restarts=chosen.max_restarts,
+            # A program not written in Python would die of the signal that asks for stacks.
+            faulthandler=chosen.faulthandler and not chosen.no_python,
+            # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
+            own_group=True,
+            is_program=True,
+            restarts_all=restarts_all(chosen),
+        )
+    except (ImportError, TypeError, ValueError) as refusal:
+        return refuse(refusal)
+    if too_few:
+        print(f"mp-spawn: {TOO_FEW}", file=sys.stderr)
+    job.time_to_end = chosen.shutdown_timeout
+    # A rank in a group of its own would be stopped when it reads from the terminal.
+    job.gives_terminal = (nprocs == 1 or chosen.stdin is not None) and has_terminal()
+    job.gives_stdin = is_open(0) and (job.gives_terminal or not os.isatty(0))
+    if job.gives_terminal and isinstance(job.output, Prefix):
+        job.output.prompts = 0
+    with recording(), Forwarding(job.frugal) as signals:
+        job.between_starts = signals.raise_ended
+        try:
+            context = ProcessContext._of(job, signals)
+        except (Ended, OSError) as stopped:
+            return not_started(stopped)
+        try:
+            # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
+            is_shared = chosen.output == "inherit" or job.gives_terminal
+            with nullcontext() if is_shared else progress(nprocs, context._supervisor.count_ended):
+                error = outcome(context, chosen.timeout)
+        except Ended as stopped:  # the start of ranks that had failed
+            context.terminate()
+            return not_started(stopped)
+        except BaseException:
+            context.terminate()
+            raise
+    if isinstance(job.output, Capture):
+        for rank in range(nprocs):
+            for stream in STREAMS:
+                try:
+                    write_to(getattr(sys, stream), job.output.data(rank, stream))
+                except OSError as failed:  # the ranks may have ended well all the same
+                    print(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}", file=sys.stderr)
+    if error is None:
+        return 0
+    if isinstance(error, TimeoutError):
+        print(f"mp-spawn: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        return TIMED_OUT
+    with suppress(OSError):  # the reader has gone; the exit code still says it
+        print_failure(context, error)
+    if not isinstance(error, ProcessExitedException):
+        return max(1, error.failures[0].exit_code or 1)  # a program's own hook may have chosen another
+    return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
+
+
+def not_started(stopped: Ended | OSError) -> int:
+    """
+    Print why the ranks do not run, and return the exit code.
+    """
+    if isinstance(stopped, Ended):
+        name = signal.Signals(stopped.signum).name
+        print(f"mp-spawn: {name} came before all ranks had been started", file=sys.stderr)
+        return 128 + stopped.signum
+    print(f"mp-spawn: {stopped}", file=sys.stderr)
+    return 1
+
+
+def outcome(context: ProcessContext, timeout: float | None) -> ProcessException | TimeoutError | None:
+    """
+    Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself.
+    """
+    try:
+        if context.join(timeout):
+            return None
+    except ProcessException as error:
+        return error
+    count = f"{len(context.sentinels)} of {len(context.processes)}"
+    late = TimeoutError(f"{count} ranks still ran after {timeout:g} s, and have been ended")
+    for stack in stacks_of(context._ranks).values():
+        late.add_note(stack)
+    context.terminate()
+    return late
+
+
+def check_time(option: str, seconds: float | None) -> None:
+    """
+    Raise `ValueError` for a time that is none.
+    """
+    if seconds is not None and not 0 <= seconds < float("inf"):
+        raise ValueError(f"{option} {seconds:g} is no time; give seconds, 0 or more")
+
+
+def is_open(fd: int) -> bool:
+    """
+    Tell whether the descriptor is open.
+    """
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def open_streams() -> None:
+    """
+    Open the standard streams that are closed: otherwise a pipe of the launcher gets the number of one.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if not is_open(fd):
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number, which is fd
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
+
+
+def has_terminal() -> bool:
+    """
+    Tell whether this process has a controlling terminal.
+    """
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
+    """
+    Return the address and the port at which the ranks of one machine may meet: the given ones, or free ones.
+    """
+    # A job inside a rank is another job, whose ranks meet elsewhere.
+    environ = {} if chosen.standalone or INSIDE in os.environ else os.environ
+    host = chosen.master_addr or environ.get("MASTER_ADDR") or "127.0.0.1"
+    port = chosen.master_port or environ.get("MASTER_PORT", "0")
+    if port != "0":
+        return host, port
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return host, free.getsockname()[1]
+
+
+def print_failure(context: ProcessContext, error: ProcessException) -> None:
+    """
+    Print the first failure and the table of all ranks on standard error.
+    """
+    first = error.failures[0]
+    failed = {failure.rank: failure for failure in error.failures}
+    if first.traceback:
+        print(first.traceback, end="", file=sys.stderr)
+    if first.stack:
+        print(first.stack, end="", file=sys.stderr)
+    print(f"mp-spawn: {first.describe()}", file=sys.stderr)
+    now = time.monotonic()
+    rows = []
+    for rank in context._ranks:
+        failure = failed.get(rank.index)
+        ended = failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
+        rows.append(Row(rank.index, rank.pid, ended, (rank.ended_at or now) - rank.started_at, bool(failure)))
+    show_table(rows)

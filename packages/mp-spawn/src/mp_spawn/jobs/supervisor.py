@@ -1,0 +1,265 @@
+"""`Supervisor`: waits for the ranks of a job, starts failed ones again, ends the others, and judges how each ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from selectors import EVENT_READ, BaseSelector
+from typing import Any, Self
+
+from mp_spawn.errors import Failure, ProcessException, exception_of
+from mp_spawn.jobs.job import Job
+from mp_spawn.ranks.rank import Events, Rank, all_ended
+from mp_spawn.ranks.report_pipe import Kind
+from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, was_sent
+
+__all__ = ["GRACE", "KILL_TO_DEAD", "Supervisor"]
+
+# All times are in seconds. From the first failure to SIGTERM for the others, by default: long enough to see which
+# other ranks fail at the same time.
+GRACE = 0.1
+# From SIGKILL until the launcher stops waiting for the kernel to end the process.
+KILL_TO_DEAD = 5.0
+
+logger = logging.getLogger("mp_spawn")
+
+
+class Supervisor:
+    """
+    The ranks of a job while they run. One thread at a time calls its methods.
+
+    *job* is None for processes that the program has started itself. *signals* are the signals to this process to handle
+    while the ranks run: an object like `Forwarding`, with `fd` and `handle`.
+    """
+
+    def __init__(self, ranks: list[Rank], job: Job | None, signals: Any = None) -> None:
+        self.job = job
+        self.ranks = ranks
+        self.signals = signals
+        self.processes: list[BaseProcess] = [rank.process for rank in ranks]
+        self.sentinels = {rank.process.sentinel: rank.index for rank in ranks}
+        #: Failures after which the rank was started again.
+        self.past: list[Failure] = []
+        #: By a signal, which the ranks have been sent: they are not started again, and are sent no SIGTERM in addition.
+        self.was_told_to_end = False
+        self._polled_at = 0.0
+        # From SIGTERM to SIGKILL.
+        self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
+
+    @classmethod
+    def start(cls, job: Any, signals: Any = None) -> Self:
+        """Start the ranks of a job."""
+        try:
+            ranks = job.start(dict.fromkeys(range(job.nprocs), 0))
+        except BaseException:
+            job.output.finish()
+            job.death_pipe.close()
+            raise
+        return cls(ranks, job, signals)
+
+    def watch(self, events: BaseSelector) -> None:
+        """Let *events* wait for all for which `wait` waits."""
+        with suppress(OSError, ValueError):  # another thread is in join(), and has just closed one
+            for rank in self.ranks:
+                # Not the pidfd, which another thread closes at the end: an epoll forgets what is closed.
+                for fd in () if rank.ended else (rank.process.sentinel, rank.inbox_fd):
+                    if fd >= 0:
+                        events.register(fd, EVENT_READ)
+
+    def forward(self, signum: int) -> None:
+        """Send a signal on to the ranks. After one that ends them they are not started again."""
+        if signal.Signals(signum).name in ENDING:
+            self.was_told_to_end = True
+        # A key of the terminal has reached rank 0 if that is in the group of this process.
+        witness = self.job.launcher.witness if self.job is not None and self.job.gives_terminal else 0
+        for rank in self.ranks:
+            if not (rank.index == 0 and witness and was_sent(witness, signum)):
+                rank.signal(signum)
+
+    def count_ended(self) -> int:
+        """Return how many ranks have ended."""
+        return sum(rank.ended for rank in self.ranks)
+
+    def wait(self, deadline: float | None) -> bool:
+        """
+        Wait until all have ended or one has failed for good; return False at the deadline.
+        """
+        with self.events() as events:
+            changed = self._poll(events, 0.0, late=True) or self.ranks
+            while True:
+                if self._failed_for_good(events, changed) or all_ended(self.ranks):
+                    return True
+                left = None if deadline is None else deadline - time.monotonic()
+                changed = self._poll(events, left)
+                if not changed and left is not None and left <= 0:
+                    return False
+
+    def _failed_for_good(self, events: Events, changed: list[Rank]) -> bool:
+        """
+        Start those of *changed* again that have failed and may be; return True if one may not.
+        """
+        for rank in changed:
+            failure = self.failure(rank)
+            if failure is None:
+                continue
+            if self.job is None or rank.restarts >= self.job.max_restarts or self.was_told_to_end:
+                return True
+            if self.job.restarts_all:
+                return not self._restart_all(events, failure, self.job)
+            self._await_end(events, rank)
+            self.restart(rank, failure, self.job)
+            events.add(self.ranks[rank.index])
+        return False
+
+    def _await_end(self, events: Events, rank: Rank) -> None:
+        """
+        Wait for the end of a rank that has raised, and kill it if it does not end.
+        """
+        if not rank.ended:
+            events.remove(rank)
+            rank.process.join(self._time_to_end)
+            rank.signal(signal.SIGKILL)
+            rank.reap(time.monotonic())
+
+    def restart(self, old: Rank, failure: Failure, job: Job) -> None:
+        """Start a rank again that has failed and ended."""
+        again = old.restarts + 1
+        logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
+        self.past.append(failure)
+        job.output.add(failure.rank, failure.for_file())
+        try:
+            new = job.start({old.index: again})[0]
+        except BaseException:
+            self.end(0.0)
+            raise
+        self.ranks[new.index] = new
+        self.processes[new.index] = new.process
+        self.sentinels[new.process.sentinel] = new.index
+
+    def _restart_all(self, events: Events, first: Failure, job: Job) -> bool:
+        """
+        End all ranks and start all of them again; return False if they do not end, or are to end for good.
+        """
+        for rank in self.ranks:
+            if not rank.ended:
+                events.remove(rank)
+        self._stop(GRACE, casualties=True)
+        if self.was_told_to_end or not all_ended(self.ranks):
+            return False
+        again = first.restarts + 1
+        logger.warning("%s; all ranks are started again (%d of %d)", first.describe(), again, job.max_restarts)
+        for failure in filter(None, map(self.failure, self.ranks)):
+            self.past.append(failure)
+            job.output.add(failure.rank, failure.for_file())
+        for rank in self.ranks:
+            rank.close()
+        try:
+            self.ranks = job.start(dict.fromkeys(range(job.nprocs), again))
+        except BaseException:
+            self.end(0.0)
+            raise
+        self.processes[:] = [rank.process for rank in self.ranks]
+        for rank in self.ranks:
+            self.sentinels[rank.process.sentinel] = rank.index
+            events.add(rank)
+        return True
+
+    def failure(self, rank: Rank) -> Failure | None:
+        """Return the failure of a rank, or None."""
+        return rank.failure(needs_result=self.job is not None and self.job.wants_result)
+
+    def settle(self, grace_period: float | None) -> ProcessException | None:
+        """
+        End the ranks that still run, and return the exception; None if none has failed.
+        """
+        if not all_ended(self.ranks):
+            silent = any(failure.missing_guard for rank in self.ranks if (failure := self.failure(rank)) is not None)
+            self.end(GRACE if grace_period is None else grace_period, casualties=not silent)
+        self.finish()
+        failures = [failure for rank in self.ranks if (failure := self.failure(rank)) is not None]
+        if not failures:
+            return None
+        if self.job is not None:
+            for failure in failures:
+                self.job.output.add(failure.rank, failure.for_file())
+        with_output = [
+            dataclasses.replace(
+                failure, stdout=self.text(failure.rank, "stdout"), stderr=self.text(failure.rank, "stderr")
+            )
+            for failure in failures
+        ]
+        return exception_of(with_output, self.past)
+
+    def end(self, grace_period: float, casualties: bool = False) -> None:
+        """End the ranks. The ends of *casualties* of another failure are no failures of their own."""
+        try:
+            self._stop(grace_period, casualties)
+        finally:
+            self.finish()
+
+    def _stop(self, grace_period: float, casualties: bool) -> None:
+        try:
+            if not self.was_told_to_end:
+                self.pass_time(grace_period)
+            # Again: the signal may have come meanwhile. A second one would be handled in the middle of the first.
+            if not self.was_told_to_end:
+                for rank in self.ranks:
+                    # A rank that has raised ends already: its threads, and what it calls at its end, may need the time.
+                    if rank.report is None or rank.report.kind is not Kind.RAISED:
+                        rank.signal(signal.SIGTERM, casualties)
+                grace_period = 0.0
+            self.pass_time(max(grace_period, self._time_to_end))
+        finally:
+            self.signal(signal.SIGKILL, casualties)
+            self.pass_time(KILL_TO_DEAD)
+
+    def text(self, rank: int, stream: str) -> str:
+        """Return the captured output of a rank."""
+        return "" if self.job is None else self.job.output.text(rank, stream)
+
+    def signal(self, signum: int, casualties: bool = False) -> None:
+        """Send a signal to the ranks that run; the ends of *casualties* are no failures."""
+        for rank in self.ranks:
+            rank.signal(signum, casualties)
+
+    def pass_time(self, seconds: float) -> None:
+        """Wait until all have ended, at most *seconds*, and read their reports."""
+        deadline = time.monotonic() + seconds
+        with self.events() as events:
+            self._poll(events, 0.0)
+            while not all_ended(self.ranks) and (left := deadline - time.monotonic()) > 0:
+                self._poll(events, left)
+
+    def events(self) -> Events:
+        """Return what `wait` waits for; in the main thread also the signals to this process."""
+        signals = self.signals if threading.current_thread() is threading.main_thread() else None
+        return Events(self.ranks, self.sentinels, signals, self.forward)
+
+    def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
+        """Handle the events so far; *late* says that the last poll was not just now."""
+        changed = events.poll(timeout, self._polled_at if late else None)
+        self._polled_at = events.polled_at
+        return changed
+
+    def finish(self) -> None:
+        """Close the descriptors of the job."""
+        for rank in self.ranks:
+            rank.close()
+        if self.job is not None and all_ended(self.ranks):
+            self.job.output.finish()
+            self.job.death_pipe.close()
+
+    def reports(self) -> list[bytes]:
+        """
+        Return the pickled result of each rank, after join() has returned True.
+        """
+        blobs = []
+        for rank in self.ranks:
+            assert rank.report is not None and rank.report.kind is Kind.RETURNED
+            blobs.append(rank.report.blob)
+        return blobs

@@ -1,0 +1,1 @@
+"""The output of the ranks, and the terminal."""

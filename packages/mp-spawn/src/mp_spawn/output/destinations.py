@@ -1,0 +1,377 @@
+"""The output of the ranks: inherited, prefixed line by line, captured, or one file per rank and stream."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import select
+import selectors
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TextIO
+
+from mp_spawn.calls.payload import InheritedFd
+
+__all__ = ["Captured", "Output", "Piped", "output_for", "write_to"]
+
+logger = logging.getLogger("mp_spawn")
+
+STREAMS = ("stdout", "stderr")
+# A line of more characters than this is written in parts, so that a rank cannot fill the parent's memory.
+LONGEST = 1 << 20
+COLOURS = (36, 33, 35, 32, 34, 31)
+
+Pair = tuple[InheritedFd, InheritedFd]
+
+
+class Output(Protocol):
+    """Handles the ranks' standard output and standard error."""
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        """Return the two descriptors for a rank that is about to start; None leaves it those of this process."""
+
+    def close_ends(self) -> None:
+        """Close our copies of the descriptors, which the ranks have inherited."""
+
+    def started(self) -> None:
+        """Close them once all ranks have started, and begin to read."""
+
+    def own_fds(self) -> list[int]:
+        """Return the descriptors that a forked rank must not keep."""
+
+    def text(self, rank: int, stream: str) -> str:
+        """Return the output of a rank, if it is kept."""
+
+    def add(self, rank: int, text: str) -> None:
+        """Append the launcher's text about a failure to the standard error of a rank, if that is a file."""
+
+    def finish(self) -> None:
+        """Write the rest and stop, once all ranks have ended."""
+
+
+class _WriteEnds:
+    """Owns the descriptors for the ranks until the ranks have started."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+
+    def close_ends(self) -> None:
+        ends, self._ends = self._ends, []
+        for fd in ends:
+            os.close(fd)
+
+    def started(self) -> None:
+        self.close_ends()
+
+    def own_fds(self) -> list[int]:
+        return []
+
+    def text(self, rank: int, stream: str) -> str:
+        return ""
+
+    def add(self, rank: int, text: str) -> None: ...
+
+    def finish(self) -> None:
+        self.close_ends()
+
+
+class Inherit(_WriteEnds):
+    """``"inherit"``: the ranks write where this process writes."""
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        return None
+
+
+class Files(_WriteEnds):
+    """A folder with ``rank-0.out``, ``rank-0.err``, …; a restarted rank appends."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._folder = Path(folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "it is a file" if self._folder.is_file() else error.strerror
+            raise ValueError(f"the output folder {str(folder)!r} cannot be made: {why}") from None
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        for stream in STREAMS:
+            self._ends.append(self.open(rank, stream, restarts))
+        out, err = self._ends[-2:]
+        return InheritedFd(out), InheritedFd(err)
+
+    def open(self, rank: int, stream: str, restarts: int) -> int:
+        """Open the file of a stream, which the caller closes."""
+        mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if restarts else os.O_TRUNC)
+        return os.open(self._folder / f"rank-{rank}.{stream[3:]}", mode, 0o666)
+
+    def add(self, rank: int, text: str) -> None:
+        try:
+            with (self._folder / f"rank-{rank}.err").open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        except OSError:
+            pass  # the exception has the failure, too
+
+
+class Piped(_WriteEnds):
+    """
+    A pipe per rank and stream, read by one thread, which never writes in the middle of another rank's line.
+
+    The thread ends with the last pipe, or when the job has ended: a daemon that a rank has left behind may
+    hold its pipes open for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: dict[int, tuple[int, str]] = {}
+        self._pipes: dict[int, tuple[int, str]] = {}
+        self._stop = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        # The wake-up pipe of the thread, while it runs.
+        self._wake: tuple[int, int] | None = None
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        out, err = (InheritedFd(self._pipe_for(rank, stream)) for stream in STREAMS)
+        return out, err
+
+    def _pipe_for(self, rank: int, stream: str) -> int:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        with self._lock:
+            self._new[read] = (rank, stream)
+        self._ends.append(write)
+        return write
+
+    def own_fds(self) -> list[int]:
+        return [*self._pipes, *self._new, *(self._wake or ())]
+
+    def started(self) -> None:
+        self.close_ends()
+        with self._lock:
+            if self._wake is not None:
+                os.write(self._wake[1], b"+")
+            elif self._new:
+                wake = os.pipe()
+                thread = threading.Thread(target=self._run, args=(wake,), name="mp-spawn output", daemon=True)
+                try:
+                    thread.start()
+                except BaseException:  # the system has no thread left
+                    for fd in wake:
+                        os.close(fd)
+                    raise
+                self._wake, self._thread = wake, thread
+
+    def finish(self) -> None:
+        self.close_ends()
+        with self._lock:
+            self._stop = True
+            if self._wake is not None:
+                os.write(self._wake[1], b".")
+        if self._thread is not None:
+            self._thread.join()
+        for fd in self._new:  # of ranks that were not started
+            os.close(fd)
+        self._new.clear()
+
+    def _run(self, wake: tuple[int, int]) -> None:
+        with selectors.PollSelector() as selector:  # takes no descriptor
+            selector.register(wake[0], selectors.EVENT_READ)
+            while True:
+                with self._lock:
+                    for fd in self._new:
+                        selector.register(fd, selectors.EVENT_READ)
+                    self._pipes.update(self._new)
+                    self._new.clear()
+                    if not self._pipes or self._stop:
+                        self._end(wake)
+                        return
+                for key, _ in selector.select():
+                    if key.fd == wake[0]:
+                        os.read(wake[0], 4096)
+                    elif not self._read(key.fd):
+                        selector.unregister(key.fd)
+                        self._close(key.fd)
+
+    def _end(self, wake: tuple[int, int]) -> None:
+        """
+        Read the rest of the pipes without waiting; called with the lock held.
+        """
+        for fd in list(self._pipes):
+            # At most 1 MiB: a process that still holds the pipe may write without end.
+            for _ in range(LONGEST >> 16):
+                if not self._read(fd, only_once=True):
+                    break
+            self._close(fd)
+        for fd in wake:
+            os.close(fd)
+        self._wake = None
+
+    def _read(self, fd: int, only_once: bool = False) -> bool:
+        """
+        Read a piece and handle it; return False at the end of the file or, with *only_once*, if the pipe is empty.
+        """
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return not only_once
+        if data:
+            self._handle(self.take, *self._pipes[fd], data)
+        return bool(data)
+
+    def _close(self, fd: int) -> None:
+        os.close(fd)
+        self._handle(self.closed, *self._pipes.pop(fd))
+
+    def _handle(self, action: Callable[..., None], rank: int, stream: str, *data: bytes) -> None:
+        """Call *action*; after an exception go on reading, as the rank would wait for ever before a full pipe."""
+        try:
+            action(rank, stream, *data)
+        except Exception:
+            logger.exception("some of the %s of rank %s is lost", stream, rank)
+
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        """Take a piece of output."""
+        raise NotImplementedError
+
+    def closed(self, rank: int, stream: str) -> None:
+        """Note the end of a stream."""
+
+
+class Capture(Piped):
+    """``"capture"``: kept for `ProcessContext.captured`, `Failure.stdout` and `Failure.stderr`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: defaultdict[tuple[int, str], bytearray] = defaultdict(bytearray)
+
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        self._texts[rank, stream] += data
+
+    def data(self, rank: int, stream: str) -> bytes:
+        """Return the bytes that a rank has written."""
+        return bytes(self._texts.get((rank, stream), b""))
+
+    def text(self, rank: int, stream: str) -> str:
+        return self.data(rank, stream).decode(errors="replace")
+
+
+class Prefix(Piped):
+    """
+    ``"prefix"``: written to the same stream of this process, with the rank before each line.
+
+    The bytes of a rank are written as they came. A line is written when it ends, so that no rank cuts another's; a
+    progress line, which returns to its start by ``\\r``, is written whenever it moves, and ended if another line comes.
+    """
+
+    #: The rank that reads from the terminal: its text is written before the line ends, as it may be a prompt.
+    prompts: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rests: defaultdict[tuple[int, str], bytes] = defaultdict(bytes)
+        # By stream: the rank whose line has not ended, and whether the line has returned to its start.
+        self._open: dict[str, tuple[int, bool]] = {}
+        self._is_gone: set[str] = set()
+
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        data = self._rests.pop((rank, stream), b"") + data
+        end = data.rfind(b"\n") + 1
+        is_shown = self._open.get(stream, (-1, False))[0] == rank
+        if is_shown or rank == self.prompts or b"\r" in data[end:] or len(data) - end > LONGEST:
+            end = len(data)
+        if end < len(data):
+            self._rests[rank, stream] = data[end:]
+        if end:
+            self._write(rank, stream, data[:end])
+
+    def closed(self, rank: int, stream: str) -> None:
+        rest = self._rests.pop((rank, stream), b"")
+        is_shown = self._open.get(stream, (-1, False))[0] == rank
+        # Without a prefix the output is that of one rank, as it is.
+        if (rest or is_shown) and self.prefix(rank):
+            rest += b"\n"
+        if rest:
+            self._write(rank, stream, rest)
+
+    def prefix(self, rank: int) -> str:
+        """Return the text before each line of a rank."""
+        return f"[rank {rank}] "
+
+    def _write(self, rank: int, stream: str, data: bytes) -> None:
+        # Looked up each time: a test runner or a notebook may have replaced it.
+        target: TextIO | None = getattr(sys, stream)
+        if target is None:
+            return  # a program without a console
+        label = self.prefix(rank)
+        if label and getattr(target, "isatty", bool)() and not os.environ.get("NO_COLOR"):
+            label = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{label}\x1b[0m"
+        prefix = label.encode(errors="backslashreplace")
+        try:
+            # In one call, so that the output of another thread's print is before or after it.
+            write_to(target, self._marked(rank, stream, data, prefix) if prefix else data)
+        except (OSError, ValueError) as error:
+            # The reader has gone or the disk is full, which must not stop the ranks.
+            if stream not in self._is_gone:
+                self._is_gone.add(stream)
+                logger.error("the %s of the ranks is lost from here on, it cannot be written: %s", stream, error)
+
+    def _marked(self, rank: int, stream: str, data: bytes, prefix: bytes) -> bytes:
+        """Return *data* with the prefix at the start of each line, after the end of another rank's line."""
+        last, has_returned = self._open.pop(stream, (-1, False))
+        head = b"" if last in (-1, rank) else b"\n"
+        if last != rank or (has_returned and data[:1] != b"\n"):
+            head += prefix
+        body, newline = data.removesuffix(b"\n"), data[-1:] == b"\n"
+        if not newline:
+            self._open[stream] = rank, data[-1:] == b"\r"
+        if b"\r" in body:
+            body = _LINE_START.sub(lambda found: found[0] + prefix, body)
+        else:
+            body = body.replace(b"\n", b"\n" + prefix)
+        return head + body + (b"\n" if newline else b"")
+
+
+# The place after which there is another line, or the same one again.
+_LINE_START = re.compile(rb"\n|\r(?!\n|\Z)")
+
+
+def write_to(target: TextIO, data: bytes) -> None:
+    """Write bytes to a text stream, past its encoding; as text where there is nothing under it."""
+    target.flush()
+    buffer: Any = getattr(target, "buffer", None)
+    if buffer is None:
+        target.write(data.decode(getattr(target, "encoding", None) or "utf-8", "backslashreplace"))
+        target.flush()
+        return
+    # Not into the buffer of a file: what could not be written would stay there, and fail again when Python ends.
+    raw = getattr(buffer, "raw", buffer)
+    rest = memoryview(data)
+    while rest:
+        written = raw.write(rest)
+        if written is None:  # a terminal or pipe that does not block, and is full
+            select.select([], [raw], [])
+        else:
+            rest = rest[written:]
+    buffer.flush()
+
+
+class Captured(NamedTuple):
+    """The output of a rank under ``output="capture"``."""
+
+    stdout: str
+    stderr: str
+
+
+def output_for(kind: str | os.PathLike[str]) -> Output:
+    """
+    Return the output of that kind; any other value than the three words is a folder.
+    """
+    for word, output in (("inherit", Inherit), ("prefix", Prefix), ("capture", Capture)):
+        if kind == word:
+            return output()
+    return Files(kind)

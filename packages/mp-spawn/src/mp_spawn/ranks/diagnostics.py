@@ -1,0 +1,84 @@
+"""Why a rank ended, beyond its exit status: its Python stacks.
+
+`faulthandler` writes the stacks from C, in the signal's own context: also when the rank is deep in C code and never
+releases the interpreter, where a Python thread would wait for ever. They go to a memory file, which the launcher
+reads: a full pipe would block the crash. Slow ranks are asked for theirs by a signal: `dump_traceback_later` would
+need the timeout, which `join()` knows and the rank does not. The signal is a real-time one, because programs use
+SIGUSR1 and SIGUSR2 themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+
+from mp_core.memory.mapped_buffers import memory_file
+from mp_spawn.calls.payload import InheritedFd, OwnedFd
+
+__all__ = ["DUMP", "Stacks", "write_stacks_to"]
+
+#: The signal that asks a rank for its stacks; 0 on systems without real-time signals.
+DUMP: int = int(getattr(signal, "SIGRTMAX", 3)) - 3
+# At most so much is read, in bytes.
+LONGEST = 1 << 20
+
+
+class Stacks(OwnedFd):
+    """The stacks that one rank has written, in the launcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fd = memory_file()
+
+    @classmethod
+    def unless_scarce(cls) -> Stacks | None:
+        """Return a new file; None if half of the descriptors that this process may have are in use."""
+        try:
+            made = cls()
+        except OSError:
+            return None  # there is none left
+        if made.fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
+            return made
+        made.close()
+        return None
+
+    def text(self) -> str:
+        """Return everything written so far."""
+        return os.pread(self.fd, LONGEST, 0).decode(errors="replace") if self.fd >= 0 else ""
+
+    def wait(self, pid: int, seconds: float) -> str:
+        """Return the answer of the rank *pid*, which was asked; empty if there is none within *seconds*."""
+        deadline = time.monotonic() + seconds
+        # The kernel blocks the signal in the thread that writes, until it has written all.
+        while not self.text() or _is_writing(pid):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        return self.text()  # again: of the first look, the rank may have written a part
+
+
+def _is_writing(pid: int) -> bool:
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/status") as file:
+                blocked = next(line for line in file if line.startswith("SigBlk:"))
+            if int(blocked.split()[1], 16) >> (DUMP - 1) & 1:
+                return True
+    except (OSError, StopIteration):
+        pass  # it has ended
+    return False
+
+
+def write_stacks_to(inherited: InheritedFd) -> None:
+    """
+    Have crashes of this rank write their stacks there, unless the program has enabled faulthandler; also on request.
+    """
+    import faulthandler
+
+    inherited.move_up()
+    if not faulthandler.is_enabled():
+        faulthandler.enable(inherited.fd)
+    if DUMP:
+        faulthandler.register(DUMP, inherited.fd)

@@ -1,0 +1,305 @@
+"""A rank as the parent sees it: its process, its report, how it failed, and how to wait for several."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pickle
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Self
+
+from mp_spawn.errors import Failure, name_of_signal
+from mp_spawn.ranks.diagnostics import DUMP, Stacks
+from mp_spawn.ranks.process_handle import PidFd
+from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
+from mp_spawn.ranks.signals import Deferral, Forwarding
+
+__all__ = ["Events", "Rank", "all_ended", "stacks_of", "unpickled"]
+
+logger = logging.getLogger("mp_spawn")
+
+# A death is seen when the kernel has closed the process's files, and by then its peers may have failed with broken
+# connections. In the order of failures, a death therefore counts as so many seconds earlier.
+HEAD_START = 0.05
+# Seconds in which ranks must write their stacks, all together.
+FOR_STACKS = 2.0
+# The signals for which faulthandler writes stacks.
+CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGSEGV)}
+)
+UNKNOWN = "exit code unknown, which another call of wait() took"
+NO_TERMINAL = "it asked for input from the terminal, which only rank 0 can read, with -n 1 or --stdin 0"
+KILLED_SERVER = "exit code unknown, since the fork server was killed"
+
+
+class Rank:
+    """One process of one rank; a restart makes a new object."""
+
+    def __init__(
+        self,
+        index: int,
+        process: BaseProcess,
+        pidfd: PidFd,
+        inbox: Inbox | None = None,
+        stacks: Stacks | None = None,
+        restarts: int = 0,
+        kills_before: dict[str, int] | None = None,
+    ) -> None:
+        self.index = index
+        self.process = process
+        self.restarts = restarts
+        self.stacks = stacks
+        self.started_at = time.monotonic()
+        self.ended_at: float | None = None
+        self._pidfd = pidfd
+        self._inbox = inbox
+        self._kills_before = kills_before
+        self._casualty_at: float | None = None
+        self._killed_by = ""
+        self._stack = ""
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid or 0)
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at is not None
+
+    @property
+    def end_fd(self) -> int:
+        """The descriptor that becomes readable when the process has ended."""
+        # The sentinel of multiprocessing is a pipe. It also becomes readable at the end of the fork server, and when a
+        # forked rank closes all its descriptors.
+        is_pipe = getattr(getattr(self.process, "_popen", None), "method", "") in ("fork", "forkserver")
+        return self._pidfd.fd if is_pipe and self._pidfd.fd >= 0 else self.process.sentinel
+
+    @property
+    def inbox_fd(self) -> int:
+        """The pipe to wait on for the report; -1 if nothing more will come."""
+        return -1 if self._inbox is None else self._inbox.fd
+
+    @property
+    def report(self) -> Report | None:
+        return None if self._inbox is None else self._inbox.report
+
+    def read(self) -> None:
+        """Read what is there of the report."""
+        if self._inbox is not None:
+            self._inbox.read()
+
+    def reap(self, at: float) -> None:
+        """Take the exit code and the rest of the report of a process that has ended."""
+        self.process.join()
+        self.ended_at = getattr(self.process, "ended_at", None) or at
+        self.read()
+        code = self.process.exitcode
+        if code == -signal.SIGKILL and self._kills_before:
+            from mp_core.system.oom_kills import oom_kills_since
+
+            self._killed_by = oom_kills_since(self._kills_before)
+        elif code is not None and -code in CRASHES and self.stacks is not None:
+            self._stack = self.stacks.text()
+        self.close()
+
+    def ask_for_stacks(self) -> None:
+        """Have the rank write the stacks of its threads, if the system sends it this signal."""
+        if self.stacks is not None and DUMP:
+            self.signal(DUMP)
+
+    def signal(self, signum: int, casualty: bool = False) -> None:
+        """
+        Send a signal, if the process still runs and the system lets us: the other ranks must be sent theirs. The end of
+        a *casualty* is from now on no failure of its own.
+        """
+        if self.ended:
+            return
+        if casualty and self._casualty_at is None:
+            self._casualty_at = time.monotonic()
+            logger.warning("Terminating process %s via signal %s", self.pid, name_of_signal(signum))
+        with suppress(OSError):
+            self._pidfd.send(signum)
+
+    def failure(self, needs_result: bool) -> Failure | None:
+        """Judge the end of this rank: return its failure, or None if it has not failed by itself."""
+        report = self.report
+        base = Failure(self.index, self.pid, "", restarts=self.restarts)
+        casualty_at = self._casualty_at or float("inf")
+        exit_code = self.process.exitcode if self.ended else None
+        if report is not None and report.kind is Kind.RAISED:
+            if report.at > casualty_at:
+                return None
+            reason, _, text = report.text.partition("\n")
+            return dataclasses.replace(
+                base,
+                reason=reason,
+                exit_code=exit_code,
+                traceback=text,
+                exception=unpickled(report.blob),
+                at=report.at,
+            )
+        if self.ended_at is None or self.ended_at > casualty_at:
+            return None
+        at = self.ended_at - HEAD_START
+        from mp_core.children.main_module import is_missing_guard, missing_guard
+
+        if is_missing_guard(exit_code, self.process._popen):  # type: ignore[attr-defined]
+            return dataclasses.replace(base, reason=str(missing_guard()), exit_code=1, missing_guard=True, at=at)
+        lost = getattr(getattr(self.process, "_popen", None), "lost", False)
+        if exit_code is None or lost:
+            if report is not None and report.kind is Kind.RETURNED:
+                return None
+            return dataclasses.replace(base, reason=KILLED_SERVER if lost else UNKNOWN, exit_code=exit_code, at=at)
+        if exit_code < 0:
+            name = name_of_signal(-exit_code)
+            why = NO_TERMINAL if name in ("SIGTTIN", "SIGTTOU") else self._killed_by
+            reason = ", ".join(filter(None, (f"signal {name}", why)))
+            return dataclasses.replace(
+                base, reason=reason, exit_code=exit_code, signal_name=name, stack=self._stack, at=at
+            )
+        reason = f"exit code {exit_code}"
+        if report is not None and report.kind is Kind.LEFT:
+            reason += f", {report.text}"
+        elif exit_code == 0 and needs_result and report is None:
+            reason += ", before it returned a result"
+        elif exit_code == 0:
+            return None
+        return dataclasses.replace(base, reason=reason, exit_code=exit_code, at=at)
+
+    def take_exception(self) -> bytes:
+        """Take the pickled exception out of the report, for another process to unpickle; empty if there is none."""
+        report = self.report
+        if self._inbox is None or report is None or report.kind is not Kind.RAISED:
+            return b""
+        self._inbox.report = report._replace(blob=b"")
+        return report.blob
+
+    def close(self) -> None:
+        """Close the descriptors; the report and the failure stay."""
+        if self._inbox is not None:
+            self._inbox.close()
+        if self.stacks is not None:
+            self.stacks.close()
+        self._pidfd.close()
+
+
+def unpickled(blob: bytes) -> BaseException | None:
+    """
+    Return a rank's exception from its pickle; None if there is none, or it cannot be unpickled here.
+
+    >>> unpickled(pickle.dumps(ValueError("boom")))
+    ValueError('boom')
+    """
+    try:
+        error = pickle.loads(blob)
+    except Exception:
+        return None  # the text is enough
+    return error if isinstance(error, BaseException) else None
+
+
+def stacks_of(ranks: list[Rank]) -> dict[int, str]:
+    """
+    Return the stacks of those *ranks* that still run, by rank; without ranks that have no file for stacks.
+    """
+    slow = [(rank, rank.stacks) for rank in ranks if not rank.ended and rank.stacks is not None]
+    for rank, _ in slow:
+        rank.ask_for_stacks()
+    deadline = time.monotonic() + FOR_STACKS
+    texts = {rank: stacks.wait(rank.pid, deadline - time.monotonic()) for rank, stacks in slow}
+    return {
+        rank.index: f"rank {rank.index} (pid {rank.pid}):\n{text.rstrip() or '  no answer'}"
+        for rank, text in texts.items()
+    }
+
+
+def all_ended(ranks: list[Rank]) -> bool:
+    """
+    Tell whether all of them have ended.
+    """
+    return all(rank.ended for rank in ranks)
+
+
+class Events:
+    """
+    Waits for the ends and reports of *ranks*, and for *signals* to this process, which may send some on by *forward*.
+
+    A rank that has ended is removed from *sentinels*.
+    """
+
+    def __init__(
+        self,
+        ranks: list[Rank],
+        sentinels: dict[int, int],
+        signals: Forwarding | Deferral | None,
+        forward: Callable[[int], None],
+    ) -> None:
+        self._selector = selectors.PollSelector()  # takes no descriptor
+        self._sentinels = sentinels
+        self._signals = signals if signals is not None and signals.fd >= 0 else None
+        self._forward = forward
+        self.polled_at = 0.0
+        for rank in ranks:
+            self.add(rank)
+        if self._signals is not None:
+            self._selector.register(self._signals.fd, selectors.EVENT_READ)
+
+    def add(self, rank: Rank) -> None:
+        """Also wait for this rank, unless it has ended."""
+        if not rank.ended:
+            self._selector.register(rank.end_fd, selectors.EVENT_READ, (rank, True))
+            if rank.inbox_fd >= 0:
+                self._selector.register(rank.inbox_fd, selectors.EVENT_READ, (rank, False))
+
+    def _unregister(self, *fds: int) -> None:
+        for fd in fds:
+            if fd >= 0 and fd in self._selector.get_map():
+                self._selector.unregister(fd)
+
+    def remove(self, rank: Rank) -> None:
+        """Wait for this rank no longer."""
+        self._unregister(rank.end_fd, rank.inbox_fd)
+        self._sentinels.pop(rank.process.sentinel, None)
+
+    def poll(self, timeout: float | None, since: float | None = None) -> list[Rank]:
+        """
+        Wait up to *timeout* seconds for events and handle them; return the ranks concerned, each once.
+
+        *since* is the time of the last poll if that was not just now: a death found now is dated back to the time at
+        which the rank was last known to be alive.
+        """
+        events = [key for key, _ in self._selector.select(timeout)]
+        now = self.polled_at = time.monotonic()
+        if self._signals is not None and any(key.data is None for key in events):
+            self._signals.handle(self._forward)
+        changed: dict[Rank, None] = {}
+        for key in events:
+            if key.data is None:
+                continue
+            rank, has_ended = key.data
+            changed[rank] = None
+            if rank.ended:
+                self._unregister(key.fd)
+                continue
+            inbox = rank.inbox_fd
+            if has_ended:
+                self.remove(rank)
+                rank.reap(now if since is None else max(rank.started_at, since))
+            else:
+                rank.read()
+            if rank.inbox_fd < 0:
+                self._unregister(inbox)
+        return list(changed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._selector.close()
