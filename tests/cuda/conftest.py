@@ -115,6 +115,7 @@ def stub(driver: device.Stub | None) -> Iterator[device.Stub]:
     assert driver is not None
     yield driver
     driver.fail("", 0, 0)
+    driver.pause("", 0)
 
 
 @pytest.fixture

@@ -85,6 +85,10 @@ class Stub:
         """Make the next calls of a function fail with this code. An empty name clears all faults."""
         self.library.mpstub_fail(function.encode(), code, ctypes.c_long(times))
 
+    def pause(self, function: str, gate: int) -> None:
+        """Make the calls of a function in this process wait for a gate. An empty name pauses none."""
+        self.library.mpstub_pause(function.encode(), gate)
+
     def close(self) -> None:
         for name, value in self._before.items():
             if value is None:

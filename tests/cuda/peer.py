@@ -142,6 +142,14 @@ def fail(function: str, code: int, times: int = 1) -> None:
     ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), code, ctypes.c_long(times))
 
 
+def die_in(function: str) -> None:
+    """Make this process kill itself in a driver function; only on the stub."""
+    import ctypes
+
+    mp_cuda.from_host(b"ready")
+    ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), -9, ctypes.c_long(1))
+
+
 def query(name: str) -> bool:
     return KEPT[name].query()
 

@@ -6,7 +6,6 @@ import gc
 import os
 import pickle
 import signal
-import struct
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -18,12 +17,8 @@ from support.processes import stopped
 from support.waiting import until
 
 import mp_cuda
-from mp_core import Lease
-from mp_cuda import cuda_driver, exports, finalizer_queue, imports, ipc_events, reduce
-from mp_cuda._functions import set_hooks
-from mp_cuda.process_identity import Process
-from mp_cuda.transports import handle as by_handle
-from mp_cuda.wire import Key
+from mp_cuda import finalizer_queue, ipc_events
+from mp_cuda._functions import live_exports
 
 # Seconds for a second thread to enter code that only one may be in.
 RACE_S = 0.3
@@ -78,22 +73,6 @@ def no_more_threads() -> None:
     threading.Thread.start = start  # type: ignore[method-assign]
 
 
-def test_memory_opened_for_an_array_that_fails_is_closed_before_its_reference_is_released(mortal: p.Peer) -> None:
-    array = mp_cuda.from_host(b"nearly")
-    mortal.call(no_memory_for_arrays)
-    with pytest.raises(MemoryError):
-        mortal.call(p.keep, "a", array)
-    assert mortal.call(p.stats)["mappings"] == 0
-    assert mp_cuda.wait_released(p.WAIT_S)
-
-
-def no_memory_for_arrays() -> None:
-    def fail(*args: Any) -> None:
-        raise MemoryError
-
-    imports.Received = fail  # type: ignore[assignment, misc]
-
-
 @pytest.mark.needs_stub
 def test_memory_that_the_driver_fails_to_close_stays_referenced_until_it_is_closed(mortal: p.Peer, stub: Stub) -> None:
     mortal.call(p.keep, "a", mp_cuda.from_host(b"stuck"))
@@ -106,37 +85,31 @@ def test_memory_that_the_driver_fails_to_close_stays_referenced_until_it_is_clos
     assert mp_cuda.wait_released(p.WAIT_S)
 
 
+@pytest.mark.needs_stub
 def test_an_equal_handle_of_another_process_is_another_allocation(
-    peer: p.Peer, monkeypatch: pytest.MonkeyPatch
+    peer: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pids are reused, and the driver's handle may contain nothing else."""
-    pointers = iter([0x7000_0000, 0x7000_1000])
-    monkeypatch.setattr(by_handle, "open", lambda *args: (next(pointers), None))
-    monkeypatch.setattr(by_handle, "close", lambda device, memories: (0,) * len(memories))
+    monkeypatch.setenv("MP_CUDA_STUB_STRICT", "0")
+    before = stub.counters()["opens"]
     received = []
-    for nonce, offer in zip((b"-first--", b"-second-", b"-first--"), peer.call(offers, "lease", 3), strict=True):
-        key = Key(peer.process.pid or 0, nonce, cuda_driver.uuid_of(0), 7, 100, 0, b"equal" * 12 + b"----")
-        received.append(array_of(key, offer))
-    assert [r.ptr for r in received] == [0x7000_0000, 0x7000_1000, 0x7000_0000]
+    for nonce in b"-first--", b"-second-", b"-first--":
+        function, (offers, table, layout, *more) = peer.call(parts_of_message, "equal")
+        own = table[12 + 12 : 12 + 20]  # after the head, in the first lease
+        assert table.count(own) == 2  # and in the key of the allocation
+        received.append(function(offers, table.replace(own, nonce), layout, *more))
+    assert stub.counters()["opens"] == before + 2
+    assert [r.copy_to_host() for r in received] == [b"equal"] * 3
     del received
     gc.collect()
     mp_cuda.ipc_collect()
     assert mp_cuda.ipc_stats()["mappings"] == 0
 
 
-def array_of(key: Key, offer: bytes) -> Any:
-    """Receive an array of 100 bytes on the allocation, by a message of one lease and one allocation."""
-    lease = struct.pack("=QI8sI", 1, key.pid, key.nonce, 0)
-    packed = key.packed()
-    memory = struct.pack("=HHHHII", 0, 1, len(packed), 0, 0, 0) + packed
-    table = struct.pack("=IHHHH", 4, 1, 1, 0, 0) + lease + memory
-    layout = struct.pack("=IHBBBBHHHqq", 0, 0, 1, 0, 1, 0, 8, 1, 0, 0, 100)
-    return reduce.rebuild_array(reduce.receive_table((offer,), table), layout)
-
-
-def offers(name: str, count: int) -> list[bytes]:
-    p.KEPT[name] = Lease(lambda: None, exports.BYTES)
-    return [p.KEPT[name].offer() for _ in range(count)]
+def parts_of_message(name: str) -> Any:
+    if name not in p.KEPT:
+        p.make(name, b"equal")
+    return mp_cuda.share(p.KEPT[name]).__reduce__()
 
 
 class LeaseOf:
@@ -144,13 +117,13 @@ class LeaseOf:
 
     owner_alive = True
 
-    def __init__(self, owner: Process) -> None:
+    def __init__(self, owner: tuple[int, bytes]) -> None:
         self.owner = owner
 
 
 def test_an_equal_event_of_another_process_is_another_event(peer: p.Peer) -> None:
     handle = peer.call(event_handle, "e")
-    one, another = (LeaseOf(Process(7, nonce)) for nonce in (b"-first--", b"-second-"))
+    one, another = (LeaseOf((7, nonce)) for nonce in (b"-first--", b"-second-"))
     first = ipc_events.open_event(0, one, handle)
     assert ipc_events.open_event(0, another, handle) is not first
     assert ipc_events.open_event(0, one, handle) is first
@@ -164,21 +137,6 @@ def event_handle(name: str) -> bytes:
     p.KEPT[name] = mp_cuda.Event(interprocess=True, device=0)
     handle: bytes = p.KEPT[name].ipc_handle()
     return handle
-
-
-def race(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, when: Any = lambda *args: True) -> None:
-    """Make a caller of *where*.*name* wait up to 0.3 s for a second caller."""
-    barrier, original = threading.Barrier(2), getattr(where, name)
-
-    def wait_for_another(*args: Any) -> Any:
-        if when(*args):
-            try:
-                barrier.wait(RACE_S)
-            except threading.BrokenBarrierError:
-                pass
-        return original(*args)
-
-    monkeypatch.setattr(where, name, wait_for_another)
 
 
 def at_once(messages: list[bytes]) -> list[Any]:
@@ -205,24 +163,46 @@ def made_and_shared(name: str, data: bytes, times: int) -> list[bytes]:
     return [pickle.dumps(mp_cuda.share(array)) for _ in range(times)]
 
 
+def opened_later(stub: Stub, function: str, gate: int, messages: list[bytes]) -> list[Any]:
+    """Unpickle the messages, each in its own thread, which are in the driver's function at the same time."""
+    stub.pause(function, gate)
+    timer = threading.Timer(RACE_S, stub.open_gate, (gate,))
+    timer.start()
+    results = at_once(messages)
+    timer.join()
+    return results
+
+
 @pytest.mark.needs_stub
-def test_two_threads_that_receive_one_allocation_at_once_open_it_once(
-    peer: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_threads_that_receive_one_allocation_at_once_open_it_once(peer: p.Peer, stub: Stub, gate: int) -> None:
     messages = peer.call(made_and_shared, "a", b"at once", 2)
-    race(monkeypatch, by_handle, "open")
     before = stub.counters()["opens"]
-    one, two = at_once(messages)
+    one, two = opened_later(stub, "cuIpcOpenMemHandle_v2", gate, messages)
     assert one.ptr == two.ptr and one.copy_to_host() == b"at once"
     assert stub.counters()["opens"] == before + 1
 
 
-def test_two_threads_that_receive_one_event_at_once_get_one_event(
-    peer: p.Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs_stub
+def test_memory_that_is_being_closed_is_opened_again_afterwards(peer: p.Peer, stub: Stub, gate: int) -> None:
+    array, again = (pickle.loads(message) for message in peer.call(made_and_shared, "a", b"again", 2))
+    stub.pause("cuIpcCloseMemHandle", gate)
+    closing = threading.Thread(target=mp_cuda.ipc_collect)
+    del array, again
+    closing.start()
+    (message,) = peer.call(shared_again, "a")
+    (received,) = opened_later(stub, "cuIpcCloseMemHandle", gate, [message])
+    closing.join(p.WAIT_S)
+    assert received.copy_to_host() == b"again"
+
+
+def shared_again(name: str) -> list[bytes]:
+    return [pickle.dumps(mp_cuda.share(p.KEPT[name]))]
+
+
+@pytest.mark.needs_stub
+def test_two_threads_that_receive_one_event_at_once_get_one_event(peer: p.Peer, stub: Stub, gate: int) -> None:
     messages = peer.call(event_shared_twice, "e")
-    race(monkeypatch, cuda_driver, "call", lambda name, *args: name == "cuIpcOpenEventHandle")
-    one, two = at_once(messages)
+    one, two = opened_later(stub, "cuIpcOpenEventHandle", gate, messages)
     assert isinstance(one, mp_cuda.Event)
     assert one is two
 
@@ -278,23 +258,25 @@ def test_waiting_for_receivers_respects_its_timeout_while_this_process_works(
     assert not still_there and answers == [False]
 
 
-def test_a_send_that_fails_half_way_keeps_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+SENDING = ["cuPointerGetAttributes", "cuIpcGetMemHandle", "cuEventRecord"]
+RECEIVING = ["cuIpcOpenMemHandle_v2", "cuStreamWaitEvent"]
+
+
+@pytest.mark.needs_stub
+@pytest.mark.parametrize("function", SENDING)
+def test_a_send_that_fails_half_way_keeps_no_event(stub: Stub, function: str) -> None:
     def in_use() -> int:
         made, free, _ = ipc_events.counts()
         return made - free
 
-    def fail(*args: Any, **more: Any) -> Any:
-        raise OSError(24, "Too many open files")
-
     array = mp_cuda.from_host(b"half")
     before = in_use()
-    for broken in "allocate", "_offer":
-        with monkeypatch.context() as patch:
-            patch.setattr(f"mp_core.memory.lease.{broken}", fail)
-            with pytest.raises(OSError, match="Too many"):
-                mp_cuda.share(array)
+    stub.fail(function, 1, 1)
+    with pytest.raises(mp_cuda.DriverError, match=function):
+        mp_cuda.share(array)
+    assert until(lambda: not live_exports(), p.WAIT_S)
     assert in_use() == before
-    assert not exports.exports
+    mp_cuda.share(array)
 
 
 def test_a_receiver_killed_before_it_reads_leaves_a_message_that_can_be_revoked(mortal: p.Peer) -> None:
@@ -310,8 +292,10 @@ def test_a_receiver_killed_before_it_reads_leaves_a_message_that_can_be_revoked(
     assert mp_cuda.wait_released(p.WAIT_S)
 
 
-def test_a_sender_killed_between_export_and_send_leaves_nothing(mortal: p.Peer) -> None:
-    mortal.call(die_when_packing)
+@pytest.mark.needs_stub
+@pytest.mark.parametrize("function", SENDING)
+def test_a_sender_killed_at_any_step_leaves_nothing(mortal: p.Peer, function: str) -> None:
+    mortal.call(p.die_in, function)
     mortal.begin(p.make, "a", b"exported")
     mortal.process.join(p.WAIT_S)
     assert mortal.process.exitcode == -9
@@ -319,42 +303,14 @@ def test_a_sender_killed_between_export_and_send_leaves_nothing(mortal: p.Peer) 
         mortal.connection.recv()
 
 
-def die_when_packing() -> None:
-    def die(export: exports.Export) -> Any:
-        offer = first_offer(export)
-        assert export.lease.references == 1 and offer
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    first_offer = exports.Export.first_offer
-    exports.Export.first_offer = die  # type: ignore[method-assign]
-
-
 @pytest.mark.needs_stub
-def test_a_sender_killed_when_it_records_the_event_leaves_nothing(mortal: p.Peer) -> None:
-    mortal.call(die_in, "cuEventRecord")
-    mortal.begin(p.make, "a", b"recorded")
-    mortal.process.join(p.WAIT_S)
-    assert mortal.process.exitcode == -9
-    with pytest.raises(EOFError):
-        mortal.connection.recv()
-
-
-@pytest.mark.needs_stub
-def test_a_receiver_killed_when_it_waits_for_the_event_releases_everything(mortal: p.Peer) -> None:
-    mortal.call(die_in, "cuStreamWaitEvent")
+@pytest.mark.parametrize("function", RECEIVING)
+def test_a_receiver_killed_at_any_step_releases_everything(mortal: p.Peer, function: str) -> None:
+    mortal.call(p.die_in, function)
     mortal.begin(p.keep, "a", mp_cuda.from_host(b"waiting"))
     mortal.process.join(p.WAIT_S)
     assert mortal.process.exitcode == -9
     assert mp_cuda.wait_released(p.WAIT_S)
-
-
-def die_in(function: str) -> None:
-    def die(*args: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    mp_cuda.from_host(b"ready")
-    set_hooks(driver_failed=die)
-    p.fail(function, 1)
 
 
 @pytest.mark.needs_stub

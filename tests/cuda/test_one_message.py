@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
@@ -21,10 +22,9 @@ from test_order import fill
 import mp_all as mp
 import mp_cuda
 from mp_cuda import cuda_driver, ipc_events
+from mp_cuda._functions import live_exports
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
-from mp_cuda.exports import exports
-from mp_cuda.pointer import allocation_of
 
 pytestmark = pytest.mark.needs_stub
 
@@ -70,7 +70,7 @@ def test_a_state_dict_has_one_lease_one_event_and_a_handle_for_each_allocation(p
     state = state_dict()
     with counted(stub) as calls:
         peer.call(p.keep, "state", state)
-    assert len(exports) == 1
+    assert len(live_exports()) == 1
     assert mp_cuda.ipc_stats()["claims"] == 1
     assert calls["cuIpcGetMemHandle"] == calls["cuIpcOpenMemHandle_v2"] == 2
     assert calls["cuEventRecord"] == calls["cuStreamWaitEvent"] == 1
@@ -90,7 +90,7 @@ def test_an_array_that_is_sent_again_costs_one_record_and_one_wait(peer: p.Peer,
         for _ in range(10):
             assert peer.call(length, [array]) == 1
     assert calls == {"cuEventRecord": 10, "cuStreamWaitEvent": 10}
-    assert len(exports) == 1
+    assert len(live_exports()) == 1
 
 
 def test_an_allocation_is_described_once_for_all_arrays_on_it(peer: p.Peer, stub: Stub) -> None:
@@ -180,7 +180,7 @@ def test_memory_that_no_message_needs_for_a_while_is_closed(peer: p.Peer) -> Non
     array = mp_cuda.from_host(b"a while")
     assert peer.call(length, [array]) == 1
     assert until(lambda: lingering(peer) == (0, 0), p.WAIT_S)
-    assert until(lambda: not exports, p.WAIT_S)
+    assert until(lambda: not live_exports(), p.WAIT_S)
     assert array.copy_to_host() == b"a while"
     peer.call(set_linger, 1)
 
@@ -206,7 +206,7 @@ def test_lingering_memory_is_given_back_on_request(peer: p.Peer, stub: Stub, ask
     else:
         stub.fail("cuMemAlloc_v2", 2, 1)
         mp_cuda.empty(3)
-        assert not exports
+        assert not live_exports()
     assert until(lambda: lingering(peer) == (0, 0), p.WAIT_S)
     assert array.copy_to_host() == b"request"
     peer.call(set_linger, 1)
@@ -217,7 +217,7 @@ def test_a_receiver_killed_while_memory_lingers_releases_it(mortal: p.Peer) -> N
     array = mp_cuda.from_host(b"killed")
     dropped(mortal, array)
     mortal.kill()
-    assert until(lambda: not exports, p.WAIT_S)
+    assert until(lambda: not live_exports(), p.WAIT_S)
     assert array.copy_to_host() == b"killed"
 
 
@@ -303,7 +303,7 @@ def test_a_stream_of_new_arrays_keeps_few_of_them(peer: p.Peer, stub: Stub) -> N
     most = 0
     for i in range(100):
         assert peer.call(length, [mp_cuda.from_host(bytes([i]))]) == 1
-        most = max(most, len(exports))
+        most = max(most, len(live_exports()))
     assert most <= 50, f"{most} of 100"
 
 
@@ -314,43 +314,40 @@ def message_of(name: str, data: bytes) -> bytes:
     return bytes(ForkingPickler.dumps(p.make(name, data)))
 
 
-def test_memory_whose_owner_dies_while_it_is_opened_is_not_given_out(
-    mortal: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mp_cuda.transports import handle
-
+def test_memory_whose_owner_dies_while_it_is_opened_is_not_given_out(mortal: p.Peer, stub: Stub, gate: int) -> None:
     message = mortal.call(message_of, "a", b"moment")
-    real = handle.open
-
-    def open_late(*args: Any) -> Any:
-        mortal.kill()
-        return real(*args)  # the driver does not refuse
-
-    monkeypatch.setattr(handle, "open", open_late)
     before = stub.counters()
+    stub.pause("cuIpcOpenMemHandle_v2", gate)
+
+    def die() -> None:
+        assert until(lambda: stub.calls("cuIpcOpenMemHandle_v2") > calls, p.WAIT_S)
+        mortal.kill()
+        stub.open_gate(gate)  # the driver does not refuse
+
+    calls = stub.calls("cuIpcOpenMemHandle_v2")
+    thread = threading.Thread(target=die)
+    thread.start()
     with pytest.raises(mp_cuda.ProducerGoneError, match="has ended"):
         ForkingPickler.loads(message)
+    thread.join()
+    mp_cuda.ipc_collect()
     after = stub.counters()
     assert after["opens"] - before["opens"] == after["closes"] - before["closes"] == 1
 
 
 def test_the_driver_opens_the_memory_of_a_dead_process(mortal: p.Peer) -> None:
     """If this fails, the stub behaves otherwise than an H100."""
-    from mp_cuda.transports import handle
-
     memory = mortal.call(handle_of, b"ghost")
     mortal.kill()
     with cuda_driver.guard(0):
-        ptr, state = handle.open(0, memory, None)
-        handle.close(0, [(ptr, state)])
+        given = cuda_driver.handle_from("CUipcMemHandle", memory)
+        cuda_driver.call("cuIpcCloseMemHandle", cuda_driver.call("cuIpcOpenMemHandle", given, 1))
 
 
 def handle_of(data: bytes) -> bytes:
-    from mp_cuda.transports import handle
-
     array = p.make("a", data)
     with cuda_driver.guard(0):
-        return handle.export(allocation_of(0, array.ptr, 0, array.nbytes))[0]
+        return cuda_driver.bytes_of(cuda_driver.call("cuIpcGetMemHandle", array.ptr))
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
@@ -413,8 +410,7 @@ def test_an_array_that_another_library_sends_on_keeps_all_messages_that_may_have
     base = mp_cuda.from_host(b"onetwo")
     for name, at in ("a", 0), ("b", 3):  # each has an owner of its own, and so a lease
         peer.call(p.keep, name, DeviceArray(base.ptr + at, (3,), BYTE, 0, owner=[base]))
-    leases = set(exports)
-    assert len(leases) == 2
+    assert len(live_exports()) == 2
     ours, theirs = mp.get_context("spawn").Pipe()
     peer.call(p.keep, "pipe", theirs)
     third.call(p.keep, "pipe", ours)
@@ -424,7 +420,7 @@ def test_an_array_that_another_library_sends_on_keeps_all_messages_that_may_have
     third.call(receive, "pipe", "a")
     peer.call(p.drop, "a", "b", "pipe")
     mp_cuda.ipc_collect()
-    assert set(exports) == leases
+    assert len(live_exports()) == 2
     assert third.call(p.content, "a") == b"one"
 
 

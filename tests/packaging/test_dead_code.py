@@ -24,7 +24,6 @@ CALLED_BY = {
     "continue_in_fresh_interpreter": "the program that a rank executes, a text",
     "duplicate_for_child": "multiprocessing.reduction.DupFd",
     "emit": "logging.Handler.handle",
-    "first_offer": "mp-cuda's C code",
     "initialize": "hatchling",
     "interrupt": "multiprocessing.Process.interrupt, from CPython 3.14 on",
     "persistent_load": "pickle.Unpickler",

@@ -32,8 +32,6 @@ LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_hand
 @needs_libshm
 def test_the_substitute_has_the_functions_of_libshm() -> None:
     from mp_core.sharing import compiled, library
-    from mp_cuda import _native as mp_cuda_native
-    from mp_cuda import _uncompiled as mp_cuda_uncompiled
     from mp_reductions import _native
     from mp_torch import _native as mp_torch_native
     from mp_torch import _uncompiled as mp_torch_uncompiled
@@ -47,7 +45,6 @@ def test_the_substitute_has_the_functions_of_libshm() -> None:
         "rebuild_view",
     }  # of its pickles
     assert set(_uncompiled.__all__) - here == {"reduce_small"}
-    assert set(mp_cuda_uncompiled.__all__) == {name for name in vars(mp_cuda_native) if not name.startswith("_")}
     assert set(mp_torch_uncompiled.__all__) == {name for name in vars(mp_torch_native) if not name.startswith("_")}
     assert portable.counters().keys() == library.counters().keys()
     assert portable.library_name() == compiled.library_name()
@@ -137,7 +134,7 @@ def test_a_wheel_without_the_compiled_is_built_without_a_compiler(package: str, 
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert not [name for name in names if name.endswith((".so", "shm-manager", ".c"))]
-    assert f"{package.replace('-', '_')}/_version.py" in names or f"{package.replace('-', '_')}/_uncompiled.py" in names
+    assert f"{package.replace('-', '_')}/__init__.py" in names
 
 
 def sysconfigdata() -> str:

@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.sharing.backend.c_api"
-enum { MP_CORE_API_VERSION = 14 };
+enum { MP_CORE_API_VERSION = 15 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -341,9 +341,14 @@ typedef struct {
     PyObject *(*memo_add)(mp_reader *from, PyObject *object);
     PyObject *(*memo_take)(mp_reader *from);
 
-    /* 1 while the process lives that has made the lease with this block. Releases the GIL if it has to
-     * wait. */
+    /* A lease is a block whose first word names its owner. Write this process's name; 1 while the
+     * owner lives, for which the GIL is released if it has to wait; and, if no other process has the
+     * lease and no message, take the name out and return 1. */
+    void (*lease_sign)(const mpshm_block *block);
     int (*lease_owner_lives)(const mpshm_block *block);
+    int (*lease_end)(const mpshm_block *block);
+    int (*block_others)(const mpshm_block *block);
+    void (*block_revoke)(const mpshm_block *block);
 
     /* Give a place back, and set it to private memory. */
     void (*release_place)(mp_place *place);

@@ -11,7 +11,7 @@ typedef struct {
     unsigned char bytes[MP_CUDA_HANDLE];
 } ipc_handle;
 
-enum { VERSION = 12000, LAZY_PEER_ACCESS = 1, BUFFER_ID = 7 };
+enum { VERSION = 12000, LAZY_PEER_ACCESS = 1, BUFFER_ID = 7, FIRST_OF_CAPTURE = 900 };
 
 static struct {
     CUresult (*get_current)(void **context);
@@ -176,188 +176,177 @@ int mp_synchronize_device(void)
     return code == 0 ? 0 : failed("cuCtxSynchronize", code);
 }
 
+/* ---- memory ---- */
+
+int mp_buffer_id(int device, uint64_t pointer, uint64_t *number)
+{
+    mp_context context;
+
+    *number = 0;
+    if (mp_driver_begin(device, &context) < 0)
+        return -1;
+    if (driver.attribute(number, BUFFER_ID, pointer) != 0)
+        *number = 0;
+    mp_driver_end(&context);
+    return 0;
+}
+
+int mp_ask_pointer(int device, uint64_t pointer, mp_pointer *to)
+{
+    static int asked[] = {2, BUFFER_ID, 8, 9, 10, 14, 17};
+    void *values[] = {&to->type,      &to->buffer_id,    &to->is_managed, &to->device,
+                      &to->is_legacy, &to->handle_types, &to->pool};
+    const char *name = "cuPointerGetAttributes";
+    mp_context context;
+    size_t nbytes = 0;
+
+    *to = (mp_pointer){.base = 0};
+    if (mp_driver_begin(device, &context) < 0)
+        return -1;
+    CUresult code = driver.attributes(sizeof(asked) / sizeof(asked[0]), asked, values, pointer);
+    if (code == 0 && to->buffer_id != 0 && to->type != MP_HOST &&
+        driver.range(&to->base, &nbytes, pointer) == 0)
+        to->nbytes = nbytes;
+    if (code == 0 && to->nbytes > 0 && to->is_legacy && !to->is_managed) {
+        name = "cuIpcGetMemHandle";
+        code = driver.memory_handle((ipc_handle *)to->handle, to->base);
+    }
+    mp_driver_end(&context);
+    return code == 0 ? 0 : failed(name, code);
+}
+
+int mp_open_handle(int device, const void *bytes, uint64_t *pointer)
+{
+    mp_context context;
+    ipc_handle handle;
+    CUresult code;
+
+    if (mp_driver_begin(device, &context) < 0)
+        return -1;
+    memcpy(handle.bytes, bytes, sizeof(handle.bytes));
+    CALL(code, driver.open_memory(pointer, handle, LAZY_PEER_ACCESS));
+    mp_driver_end(&context);
+    return code;
+}
+
+/* End all of these, without the GIL; their numbers are then what the driver answers, 0 for success. */
+static int end_all(int device, CUresult (**end)(uint64_t number), uint64_t *numbers, size_t n)
+{
+    mp_context context;
+
+    if (mp_driver_begin(device, &context) < 0)
+        return -1;
+    PyThreadState *state = PyEval_SaveThread();
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = (uint64_t)(*end)(numbers[i]);
+    PyEval_RestoreThread(state);
+    mp_driver_end(&context);
+    return 0;
+}
+
+int mp_close_handles(int device, uint64_t *pointers, size_t n)
+{
+    return end_all(device, &driver.close_memory, pointers, n);
+}
+
+int mp_device_is_idle(int device)
+{
+    mp_context context;
+    CUresult code;
+
+    if (mp_driver_begin(device, &context) < 0)
+        return -1;
+    CALL(code, driver.synchronize());
+    mp_driver_end(&context);
+    if (code >= FIRST_OF_CAPTURE && code < FIRST_OF_CAPTURE + 20)
+        return 0;
+    return code == 0 ? 1 : failed("cuCtxSynchronize", code);
+}
+
 /* ---- functions of the module ---- */
 
-/* Call it with the context of the device: 0, or -1 with an exception. `how` is CALL, or ASK for what
- * the driver answers at once: to release the GIL for that may cost more than the answer. */
-#define ASK(code, call) (code = (call))
-#define ON_DEVICE(device, name, how, call)                                                         \
-    ({                                                                                             \
-        mp_context context;                                                                        \
-        int rc = mp_driver_begin(device, &context);                                                \
-        if (rc == 0) {                                                                             \
-            CUresult code;                                                                         \
-            how(code, call);                                                                       \
-            mp_driver_end(&context);                                                               \
-            rc = code == 0 ? 0 : failed(name, code);                                               \
-        }                                                                                          \
-        rc;                                                                                        \
-    })
-
-/* buffer_id(device, pointer) -> the driver's number of the allocation there; 0 if there is none */
-PyObject *mp_py_buffer_id(PyObject *module, PyObject *args)
+static PyObject *end_these(PyObject *args, CUresult (**end)(uint64_t number))
 {
-    unsigned long long pointer, number = 0;
-    mp_context context;
-    int device;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "iK:buffer_id", &device, &pointer) ||
-        mp_driver_begin(device, &context) < 0)
-        return NULL;
-    CUresult code = driver.attribute(&number, BUFFER_ID, pointer);
-    mp_driver_end(&context);
-    return PyLong_FromUnsignedLongLong(code == 0 ? number : 0);
-}
-
-/* pointer_attributes(device, pointer, attributes) -> their values, numbers, 0 for those that it has
- * not */
-PyObject *mp_py_pointer_attributes(PyObject *module, PyObject *args)
-{
-    enum { MOST = 16 };
-    unsigned long long pointer;
-    uint64_t values[MOST] = {0};
-    void *to[MOST];
-    int device, numbers[MOST];
-    PyObject *asked;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "iKO!:pointer_attributes", &device, &pointer, &PyTuple_Type,
-                          &asked))
-        return NULL;
-    Py_ssize_t n = PyTuple_Size(asked);
-    if (n > MOST)
-        return PyErr_Format(PyExc_ValueError, "%zd attributes at once", n);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        numbers[i] = (int)PyLong_AsLong(PyTuple_GetItem(asked, i));
-        to[i] = &values[i];
-    }
-    if (PyErr_Occurred() || ON_DEVICE(device, "cuPointerGetAttributes", ASK,
-                                      driver.attributes((unsigned)n, numbers, to, pointer)) < 0)
-        return NULL;
-    PyObject *all = PyTuple_New(n);
-    for (Py_ssize_t i = 0; all != NULL && i < n; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(values[i]);
-        if (value == NULL || PyTuple_SetItem(all, i, value) < 0)
-            Py_CLEAR(all);
-    }
-    return all;
-}
-
-/* address_range(device, pointer) -> (first byte, size) of its allocation */
-PyObject *mp_py_address_range(PyObject *module, PyObject *args)
-{
-    unsigned long long pointer;
-    uint64_t base = 0;
-    size_t nbytes = 0;
-    int device;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "iK:address_range", &device, &pointer) ||
-        ON_DEVICE(device, "cuMemGetAddressRange", ASK, driver.range(&base, &nbytes, pointer)) < 0)
-        return NULL;
-    return Py_BuildValue("KK", (unsigned long long)base, (unsigned long long)nbytes);
-}
-
-/* memory_handle(device, base) -> 64 bytes that open the allocation in another process */
-PyObject *mp_py_memory_handle(PyObject *module, PyObject *args)
-{
-    unsigned long long base;
-    ipc_handle handle;
-    int device;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "iK:memory_handle", &device, &base) ||
-        ON_DEVICE(device, "cuIpcGetMemHandle", ASK, driver.memory_handle(&handle, base)) < 0)
-        return NULL;
-    return PyBytes_FromStringAndSize((const char *)handle.bytes, sizeof(handle.bytes));
-}
-
-/* open_memory(device, handle) -> its address here */
-PyObject *mp_py_open_memory(PyObject *module, PyObject *args)
-{
-    const char *bytes;
-    Py_ssize_t nbytes;
-    ipc_handle handle;
-    uint64_t pointer = 0;
-    int device;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "iy#:open_memory", &device, &bytes, &nbytes))
-        return NULL;
-    if (nbytes != sizeof(handle.bytes))
-        return PyErr_Format(PyExc_ValueError, "a CUDA handle has %d bytes, not %zd", MP_CUDA_HANDLE,
-                            nbytes);
-    memcpy(handle.bytes, bytes, sizeof(handle.bytes));
-    if (ON_DEVICE(device, "cuIpcOpenMemHandle", CALL,
-                  driver.open_memory(&pointer, handle, LAZY_PEER_ACCESS)) < 0)
-        return NULL;
-    return PyLong_FromUnsignedLongLong(pointer);
-}
-
-/* End all of these numbers, without the GIL: what the driver answers for each, 0 for success. */
-static PyObject *end_all(PyObject *args, CUresult (**end)(uint64_t number))
-{
-    enum { FEW = 32 };
-    uint64_t few[FEW], *numbers = few;
-    mp_context context;
     PyObject *given, *codes = NULL;
     int device;
 
     if (!PyArg_ParseTuple(args, "iO!", &device, &PyTuple_Type, &given))
         return NULL;
     Py_ssize_t n = PyTuple_Size(given);
-    if (n > FEW && (numbers = PyMem_Malloc((size_t)n * sizeof(*numbers))) == NULL)
+    uint64_t *numbers = PyMem_Malloc(((size_t)n + 1) * sizeof(*numbers));
+    if (numbers == NULL)
         return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < n; i++)
         numbers[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
-    if (!PyErr_Occurred() && mp_driver_begin(device, &context) == 0) {
-        PyThreadState *state = PyEval_SaveThread();
-        for (Py_ssize_t i = 0; i < n; i++)
-            numbers[i] = (uint64_t)(*end)(numbers[i]);
-        PyEval_RestoreThread(state);
-        mp_driver_end(&context);
+    if (!PyErr_Occurred() && end_all(device, end, numbers, (size_t)n) == 0)
         codes = PyTuple_New(n);
-    }
     for (Py_ssize_t i = 0; codes != NULL && i < n; i++) {
         PyObject *code = PyLong_FromUnsignedLongLong(numbers[i]);
         if (code == NULL || PyTuple_SetItem(codes, i, code) < 0)
             Py_CLEAR(codes);
     }
-    if (numbers != few)
-        PyMem_Free(numbers);
+    PyMem_Free(numbers);
     return codes;
-}
-
-/* close_memory(device, addresses) -> codes of the driver */
-PyObject *mp_py_close_memory(PyObject *module, PyObject *args)
-{
-    (void)module;
-    return end_all(args, &driver.close_memory);
 }
 
 /* free_memory(device, addresses) -> codes of the driver */
 PyObject *mp_py_free_memory(PyObject *module, PyObject *args)
 {
     (void)module;
-    return end_all(args, &driver.free_memory);
+    return end_these(args, &driver.free_memory);
 }
 
 /* destroy_events(device, numbers) -> codes of the driver */
 PyObject *mp_py_destroy_events(PyObject *module, PyObject *args)
 {
     (void)module;
-    return end_all(args, &driver.destroy_event);
+    return end_these(args, &driver.destroy_event);
 }
 
-/* synchronize(device): wait until all work given to it is done */
+/* synchronize(device) -> False if a stream is being captured into a graph, whose work has not begun */
 PyObject *mp_py_synchronize(PyObject *module, PyObject *device)
 {
     long number = PyLong_AsLong(device);
+    int is_idle = number == -1 && PyErr_Occurred() ? -1 : mp_device_is_idle((int)number);
     (void)module;
 
-    if ((number == -1 && PyErr_Occurred()) ||
-        ON_DEVICE((int)number, "cuCtxSynchronize", CALL, driver.synchronize()) < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    return is_idle < 0 ? NULL : PyBool_FromLong(is_idle);
+}
+
+/* ---- devices ---- */
+
+static unsigned char uuids[MP_DEVICES][16];
+static char is_known[MP_DEVICES];
+
+int mp_uuid_of(int device, unsigned char *uuid)
+{
+    if (device < 0 || device >= MP_DEVICES || !is_known[device]) {
+        PyObject *bytes = PyObject_CallFunction(mp_hook.uuid_of, "i", device);
+        if (bytes == NULL)
+            return -1;
+        int ok = device < MP_DEVICES && PyBytes_Check(bytes) && PyBytes_Size(bytes) == 16;
+        if (ok) {
+            memcpy(uuids[device], PyBytes_AsString(bytes), 16);
+            is_known[device] = 1;
+        }
+        Py_DECREF(bytes);
+        if (!ok) {
+            PyErr_Format(PyExc_ValueError, "there is no device %d", device);
+            return -1;
+        }
+    }
+    memcpy(uuid, uuids[device], 16);
+    return 0;
+}
+
+int mp_ordinal_of(const unsigned char *uuid)
+{
+    for (int i = 0; i < MP_DEVICES; i++)
+        if (is_known[i] && memcmp(uuids[i], uuid, 16) == 0)
+            return i;
+    PyObject *number = PyObject_CallFunction(mp_hook.ordinal_of, "y#", uuid, (Py_ssize_t)16);
+    int device = number == NULL ? -1 : (int)PyLong_AsLong(number);
+    Py_XDECREF(number);
+    unsigned char same[16];
+    return device < 0 || mp_uuid_of(device, same) < 0 ? -1 : device;
 }

@@ -99,33 +99,6 @@ static void event_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-static int on_device(mp_event *self, int (*call)(void *, uint64_t), PyObject *stream)
-{
-    unsigned long long number = PyLong_AsUnsignedLongLong(stream);
-    mp_context context;
-
-    if (PyErr_Occurred() || mp_driver_begin(self->device, &context) < 0)
-        return -1;
-    int rc = call(self->event, number);
-    mp_driver_end(&context);
-    return rc;
-}
-
-/* wait_on(stream): make later work on the stream wait for the recorded work */
-static PyObject *event_wait_on(PyObject *op, PyObject *stream)
-{
-    if (on_device((mp_event *)op, mp_wait, stream) < 0)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *event_return(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    mp_return_event((mp_event *)Py_NewRef(op));
-    Py_RETURN_NONE;
-}
-
 static PyObject *event_forget(PyObject *op, PyObject *unused)
 {
     (void)unused;
@@ -133,29 +106,9 @@ static PyObject *event_forget(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *get_number(PyObject *op, void *unused)
-{
-    (void)unused;
-    return PyLong_FromVoidPtr(((mp_event *)op)->event);
-}
-
-static PyObject *get_device(PyObject *op, void *unused)
-{
-    (void)unused;
-    return PyLong_FromLong(((mp_event *)op)->device);
-}
-
 static PyMethodDef event_methods[] = {
-    {"wait_on", event_wait_on, METH_O, "Make later work on a stream wait for the recorded work."},
     {"forget", event_forget, METH_NOARGS, "Leave no task: the driver has it no more."},
-    {"return_to_pool", event_return, METH_NOARGS, "Return one that no stream waits for."},
     {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef event_getset[] = {
-    {"number", get_number, NULL, "Its number in the driver.", NULL},
-    {"device", get_device, NULL, "The ordinal of its device.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot event_slots[] = {
@@ -163,7 +116,6 @@ static PyType_Slot event_slots[] = {
     {Py_tp_new, event_new},
     {Py_tp_dealloc, event_dealloc},
     {Py_tp_methods, event_methods},
-    {Py_tp_getset, event_getset},
     {0, NULL},
 };
 

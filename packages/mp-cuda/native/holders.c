@@ -62,33 +62,31 @@ static void add(uint64_t *bytes, uint64_t *count, uint64_t nbytes, int sign)
     __atomic_fetch_add(count, (uint64_t)sign, __ATOMIC_RELAXED);
 }
 
-void mp_count_held(int device, PyObject *key, int sign)
+static holder_row *row_for(int device, PyObject *key, uint64_t *nbytes)
 {
     mp_key_head head;
 
     memcpy(&head, PyBytes_AsString(key), sizeof(head));
-    holder_row *row = row_of(device, head.uuid);
-    if (row != NULL)
-        add(&row->held_bytes, &row->held_count, head.nbytes, sign);
+    *nbytes = head.nbytes;
+    return row_of(device, head.uuid);
 }
 
-/* count_own(device, key, sign): an allocation of this process was sent, or is no longer in use */
-PyObject *mp_py_count_own(PyObject *module, PyObject *args)
+void mp_count_held(int device, PyObject *key, int sign)
 {
-    PyObject *key;
-    mp_key_head head;
-    int device, sign;
-    (void)module;
+    uint64_t nbytes;
+    holder_row *row = row_for(device, key, &nbytes);
 
-    if (!PyArg_ParseTuple(args, "iSi:count_own", &device, &key, &sign))
-        return NULL;
-    if ((size_t)PyBytes_Size(key) < sizeof(head))
-        return PyErr_Format(PyExc_ValueError, "that is no key of an allocation");
-    memcpy(&head, PyBytes_AsString(key), sizeof(head));
-    holder_row *row = row_of(device, head.uuid);
     if (row != NULL)
-        add(&row->own_bytes, &row->own_count, head.nbytes, sign);
-    Py_RETURN_NONE;
+        add(&row->held_bytes, &row->held_count, nbytes, sign);
+}
+
+void mp_count_own(int device, PyObject *key, int sign)
+{
+    uint64_t nbytes;
+    holder_row *row = row_for(device, key, &nbytes);
+
+    if (row != NULL)
+        add(&row->own_bytes, &row->own_count, nbytes, sign);
 }
 
 void mp_forget_holders(void)

@@ -9,14 +9,15 @@ static const struct {
     const char *name;
     PyObject **hook;
 } hooks[] = {
-    HOOK(latest),        HOOK(mappings),     HOOK(lingering),     HOOK(events),
-    HOOK(made),          HOOK(tasks),        HOOK(array_type),    HOOK(close_type),
-    HOOK(receive_table), HOOK(rebuild),      HOOK(describe),      HOOK(new_export),
-    HOOK(make_event),    HOOK(open_event),   HOOK(open_memory),   HOOK(skip_memory),
-    HOOK(owner_is_gone), HOOK(own_sent),     HOOK(own_is_gone),   HOOK(receive_reference),
-    HOOK(context),       HOOK(start_driver), HOOK(driver_failed), HOOK(in_feeder),
-    HOOK(plain_dtype),   HOOK(dtype_of),     HOOK(taken_apart),   HOOK(rebuild_kind),
-    HOOK(wake),          HOOK(take_back),
+    HOOK(in_use),       HOOK(events),        HOOK(made),         HOOK(tasks),
+    HOOK(array_type),   HOOK(receive_table), HOOK(rebuild),      HOOK(no_fork),
+    HOOK(describe),     HOOK(order),         HOOK(open_pool),    HOOK(skip_pool),
+    HOOK(close_pool),   HOOK(owner_is_gone), HOOK(not_opened),   HOOK(not_received),
+    HOOK(own_is_gone),  HOOK(stays_open),    HOOK(make_event),   HOOK(open_event),
+    HOOK(context),      HOOK(uuid_of),       HOOK(ordinal_of),   HOOK(memory_of),
+    HOOK(start_driver), HOOK(driver_failed), HOOK(in_feeder),    HOOK(plain_dtype),
+    HOOK(dtype_of),     HOOK(taken_apart),   HOOK(rebuild_kind), HOOK(wake),
+    HOOK(wake_watch),
 };
 
 void mp_leave_to(PyObject *queue, PyObject *object)

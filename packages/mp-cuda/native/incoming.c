@@ -1,33 +1,10 @@
 /* Messages that are received: the references, the open memory and the events of a table, and arrays.
  *
- * What is open already is found here. To open memory or an event is left to the Python modules.
- *
- * Note [What keeps open memory]
- *
- *     array --> Received --> Mapping, with the number of its users
- *                      +---> References to the leases of its message
- *
- *   When the last array of a message is gone, its Received puts a Link to the last two into the queue
- *   of tasks, and a thread, once the device is idle, counts one user less, closes the memory or lets
- *   it linger, and only then drops the references.
- *
- *     closed <---- no users, taken out of `mappings` ---- lingers <--- no users --- in use
- *                                                              \--- message --->
- *
- *   A message finds a mapping in `mappings` and counts itself as its user in one step, under the GIL,
- *   and so is a mapping without users taken out before it is closed. So a message either finds it
- *   open, and it is not closed, or does not find it, and opens it again after the other has closed it
- *   (the lock of imports.py).
- *
- *   Killed at any of these steps: the kernel closes what the process had open, and the reaper of
- *   mp-core takes its references back. An offer that was not received yet is in flight, as before. */
-#include <errno.h>
-#include <string.h>
-
+ * What is open already is found in C, and memory is opened; the Python modules open events and the memory
+ * of pools. */
 #include "native.h"
 
 mp_global mp_names_table, mp_names_rebuild;
-PyObject *mp_received_type;
 
 int mp_make_names(void)
 {
@@ -37,335 +14,6 @@ int mp_make_names(void)
                ? -1
                : mp_core.make_global(&mp_names_rebuild, mp_hook.rebuild);
 }
-
-/* ---- mappings ---- */
-
-typedef struct received received;
-
-typedef struct {
-    PyObject_HEAD PyObject *key;
-    uint64_t ptr, nbytes;
-    received *first; /* of those that have arrays */
-    Py_ssize_t users;
-    int device;
-} mapping;
-
-/* What finalizers leave for a thread: a user of the mapping less, then the references. */
-typedef struct {
-    PyObject_HEAD PyObject *mapping, *leases;
-} link_task;
-
-struct received {
-    PyObject_HEAD link_task *link; /* NULL when it was taken */
-    received *next, **at;
-};
-
-static PyObject *mapping_type, *link_type;
-
-static mapping *mapping_of(const received *self)
-{
-    return (mapping *)self->link->mapping;
-}
-
-static mp_reference *lease_of(const link_task *link)
-{
-    return (mp_reference *)PyTuple_GetItem(link->leases, 0);
-}
-
-/* Mapping(key, ptr, nbytes, device) */
-static PyObject *mapping_new(PyTypeObject *type, PyObject *args, PyObject *names)
-{
-    unsigned long long ptr, nbytes;
-    PyObject *key;
-    int device;
-    (void)names;
-
-    if (!PyArg_ParseTuple(args, "SKKi:Mapping", &key, &ptr, &nbytes, &device))
-        return NULL;
-    mapping *self = (mapping *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->key = Py_NewRef(key);
-    self->ptr = ptr;
-    self->nbytes = nbytes;
-    self->device = device;
-    return (PyObject *)self;
-}
-
-static void mapping_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-
-    Py_XDECREF(((mapping *)op)->key);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
-}
-
-static PyObject *mapping_get(PyObject *op, void *which)
-{
-    const mapping *self = (mapping *)op;
-
-    switch (*(const char *)which) {
-    case 'k':
-        return Py_NewRef(self->key);
-    case 'p':
-        return PyLong_FromUnsignedLongLong(self->ptr);
-    case 'n':
-        return PyLong_FromUnsignedLongLong(self->nbytes);
-    case 'u':
-        return PyLong_FromSsize_t(self->users);
-    default:
-        return PyLong_FromLong(self->device);
-    }
-}
-
-/* received() -> those that have arrays, a list */
-static PyObject *mapping_received(PyObject *op, PyObject *unused)
-{
-    PyObject *list = PyList_New(0);
-    (void)unused;
-
-    for (received *r = ((mapping *)op)->first; list != NULL && r != NULL; r = r->next)
-        if (Py_REFCNT((PyObject *)r) > 0 && PyList_Append(list, (PyObject *)r) < 0)
-            Py_CLEAR(list);
-    return list;
-}
-
-/* drop_user(leases) -> how many are left; without any it lingers, with these leases */
-static PyObject *mapping_drop_user(PyObject *op, PyObject *leases)
-{
-    Py_ssize_t left = --((mapping *)op)->users;
-
-    if (left == 0)
-        mp_count_held(((mapping *)op)->device, ((mapping *)op)->key, -1);
-    if (left == 0 && PyDict_SetItem(mp_hook.lingering, op, leases) < 0)
-        return NULL;
-    return PyLong_FromSsize_t(left);
-}
-
-/* take_out() -> whether it had no users and was in `mappings`, where it is no more */
-static PyObject *mapping_take_out(PyObject *op, PyObject *unused)
-{
-    mapping *self = (mapping *)op;
-    (void)unused;
-
-    if (self->users > 0 || PyDict_GetItemWithError(mp_hook.mappings, self->key) != op)
-        return PyErr_Occurred() ? NULL : PyBool_FromLong(0);
-    if (PyDict_DelItem(mp_hook.mappings, self->key) < 0)
-        return NULL;
-    if (PyDict_Contains(mp_hook.lingering, op) == 1 && PyDict_DelItem(mp_hook.lingering, op) < 0)
-        return NULL;
-    Py_RETURN_TRUE;
-}
-
-static PyMethodDef mapping_methods[] = {
-    {"received", mapping_received, METH_NOARGS, "List those that have arrays."},
-    {"drop_user", mapping_drop_user, METH_O, "Count one user less; return how many are left."},
-    {"take_out", mapping_take_out, METH_NOARGS, "Take one without users out of the mappings."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef mapping_getset[] = {
-    {"key", mapping_get, NULL, "What tells it from every other.", "k"},
-    {"ptr", mapping_get, NULL, "Its address here.", "p"},
-    {"nbytes", mapping_get, NULL, "Its size.", "n"},
-    {"users", mapping_get, NULL, "How many messages use it.", "u"},
-    {"device", mapping_get, NULL, "The ordinal of its device.", "d"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot mapping_slots[] = {
-    {Py_tp_doc, "Mapping(key, ptr, nbytes, device, /)\n--\n\nOpen memory of another process."},
-    {Py_tp_new, mapping_new},
-    {Py_tp_dealloc, mapping_dealloc},
-    {Py_tp_methods, mapping_methods},
-    {Py_tp_getset, mapping_getset},
-    {0, NULL},
-};
-
-static PyType_Spec mapping_spec = {
-    .name = "mp_cuda._native.Mapping",
-    .basicsize = sizeof(mapping),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = mapping_slots,
-};
-
-/* ---- links ---- */
-
-static void link_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-
-    Py_XDECREF(((link_task *)op)->leases);
-    Py_XDECREF(((link_task *)op)->mapping);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
-}
-
-static PyObject *link_get(PyObject *op, void *which)
-{
-    const link_task *self = (link_task *)op;
-
-    if (*(const char *)which == 'm')
-        return Py_NewRef(self->mapping);
-    if (*(const char *)which == 'l')
-        return Py_NewRef(self->leases);
-    return PyLong_FromLong(((mapping *)self->mapping)->device);
-}
-
-static PyGetSetDef link_getset[] = {
-    {"mapping", link_get, NULL, "The open memory.", "m"},
-    {"leases", link_get, NULL, "The references for it.", "l"},
-    {"device", link_get, NULL, "The ordinal of its device.", "d"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot link_slots[] = {
-    {Py_tp_doc, "What a finalizer leaves for a thread: one user of open memory less."},
-    {Py_tp_dealloc, link_dealloc},
-    {Py_tp_getset, link_getset},
-    {0, NULL},
-};
-
-static PyType_Spec link_spec = {
-    .name = "mp_cuda._native.Link",
-    .basicsize = sizeof(link_task),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = link_slots,
-};
-
-/* ---- received ---- */
-
-/* A message that was received has one for each allocation; NULL with an exception. */
-static PyObject *new_received(PyObject *of, PyObject *leases)
-{
-    static allocfunc alloc, alloc_link;
-    PyTypeObject *type = (PyTypeObject *)mp_received_type,
-                 *kind = (PyTypeObject *)mp_hook.close_type;
-    mapping *memory = (mapping *)of;
-
-    if (alloc == NULL) {
-        alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-        alloc_link = (allocfunc)PyType_GetSlot(kind, Py_tp_alloc);
-    }
-    link_task *link = (link_task *)alloc_link(kind, 0);
-    received *self = link == NULL ? NULL : (received *)alloc(type, 0);
-    if (self == NULL) {
-        Py_XDECREF((PyObject *)link);
-        return NULL;
-    }
-    if (PyDict_Contains(mp_hook.lingering, of) == 1 && PyDict_DelItem(mp_hook.lingering, of) < 0) {
-        Py_DECREF(link);
-        Py_DECREF(self);
-        return NULL;
-    }
-    link->mapping = Py_NewRef(of);
-    link->leases = Py_NewRef(leases);
-    self->link = link;
-    self->next = memory->first;
-    self->at = &memory->first;
-    if (self->next != NULL)
-        self->next->at = &self->next;
-    memory->first = self;
-    if (memory->users++ == 0)
-        mp_count_held(memory->device, memory->key, 1);
-    if (lease_of(link)->block.data != NULL)
-        mp_flags(lease_of(link))[MP_LINGERS] = 0;
-    return (PyObject *)self;
-}
-
-static void take_off(received *self)
-{
-    if (self->at == NULL)
-        return;
-    *self->at = self->next;
-    if (self->next != NULL)
-        self->next->at = self->at;
-    self->at = NULL;
-}
-
-/* Memory that its owner still uses may wait until the thread looks the next time: that wakes nobody
- * for each message. */
-static void received_dealloc(PyObject *op)
-{
-    received *self = (received *)op;
-    PyTypeObject *type = Py_TYPE(op);
-    link_task *link = self->link;
-
-    take_off(self);
-    self->link = NULL;
-    if (link != NULL) {
-        int is_recalled = 0;
-        if (lease_of(link)->block.data != NULL) {
-            mp_flags(lease_of(link))[MP_LINGERS] = 1;
-            is_recalled = mp_flags(lease_of(link))[MP_RECALLED];
-        }
-        mp_leave_to(mp_hook.tasks, (PyObject *)link);
-        if (is_recalled)
-            mp_leave_to(mp_hook.wake, NULL);
-        Py_DECREF(link);
-    }
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
-}
-
-/* Received(mapping, leases) */
-static PyObject *received_new(PyTypeObject *type, PyObject *args, PyObject *names)
-{
-    PyObject *of, *leases;
-    (void)type, (void)names;
-
-    if (!PyArg_ParseTuple(args, "O!O!:Received", mapping_type, &of, &PyTuple_Type, &leases))
-        return NULL;
-    return new_received(of, leases);
-}
-
-/* take() -> its task, which is done by the caller; None if it was taken before */
-static PyObject *received_take(PyObject *op, PyObject *unused)
-{
-    received *self = (received *)op;
-    link_task *link = self->link;
-    (void)unused;
-
-    take_off(self);
-    self->link = NULL;
-    return link != NULL ? (PyObject *)link : Py_NewRef(Py_None);
-}
-
-static PyObject *received_get(PyObject *op, void *which)
-{
-    const received *self = (received *)op;
-
-    return self->link == NULL ? Py_NewRef(Py_None) : link_get((PyObject *)self->link, which);
-}
-
-static PyMethodDef received_methods[] = {
-    {"take", received_take, METH_NOARGS, "Return its task, which the caller does; or None."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef received_getset[] = {
-    {"mapping", received_get, NULL, "The open memory, or None if its task was taken.", "m"},
-    {"leases", received_get, NULL, "The references for it, likewise.", "l"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot received_slots[] = {
-    {Py_tp_doc, "Received(mapping, leases, /)\n--\n\n"
-                "What the arrays of one message on one allocation share."},
-    {Py_tp_new, received_new},
-    {Py_tp_dealloc, received_dealloc},
-    {Py_tp_methods, received_methods},
-    {Py_tp_getset, received_getset},
-    {0, NULL},
-};
-
-static PyType_Spec received_spec = {
-    .name = "mp_cuda._native.Received",
-    .basicsize = sizeof(received),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = received_slots,
-};
 
 /* ---- the table ---- */
 
@@ -428,53 +76,17 @@ static int take(reading *from, void *to, size_t nbytes)
     return 0;
 }
 
-static int is_me(const mp_table_lease *row)
-{
-    return row->pid == mp_pid && memcmp(row->nonce, mp_nonce, MP_NONCE) == 0;
-}
-
-/* Receive one of the offers, whose number the bytes have. */
-static int receive_offer(PyObject *offers, mpshm_block *block)
-{
-    Py_ssize_t nbytes = PyBytes_Check(offers) ? PyBytes_Size(offers) : 0;
-    const char *bytes = nbytes > 0 ? PyBytes_AsString(offers) : NULL;
-
-    if (nbytes == 0 || nbytes % MP_OFFER != 0) {
-        mp_damaged("its offers have the wrong size");
-        return -1;
-    }
-    for (Py_ssize_t at = 0; at < nbytes; at += MP_OFFER)
-        if (mp_core.receive(bytes + at, MP_OFFER, block) == 0) {
-            if (block->nbytes >= 8 + MP_FLAGS)
-                return 0;
-            mp_core.block_release(block);
-            mp_damaged("its lease has the wrong size");
-            return -1;
-        }
-    PyObject *raised = mp_call(mp_hook.receive_reference, offers);
-    if (raised != NULL)
-        mp_damaged("its offer cannot be received");
-    Py_XDECREF(raised);
-    return -1;
-}
-
 static PyObject *receive_lease(reading *from, PyObject *offers)
 {
     PyObject *sent = NULL;
     mp_table_lease row;
-    mpshm_block block;
 
     if (take(from, &row, sizeof(row)) < 0)
         return NULL;
     /* Retain what was sent before the reference is received: the export drops it with the last. */
-    if (is_me(&row)) {
-        sent = PyObject_CallFunction(mp_hook.own_sent, "K", (unsigned long long)row.serial);
-        if (sent == NULL)
-            return NULL;
-    }
-    PyObject *lease = receive_offer(offers, &block) < 0
-                          ? NULL
-                          : mp_new_reference(&block, row.pid, row.nonce, row.serial);
+    if (mp_is_me(row.pid, row.nonce) && (sent = mp_own_sent(row.serial)) == NULL)
+        return NULL;
+    PyObject *lease = mp_receive_reference(offers, row.pid, row.nonce, row.serial);
     if (lease != NULL && sent == Py_None) {
         Py_XDECREF(PyObject_CallNoArgs(mp_hook.own_is_gone));
         Py_CLEAR(lease);
@@ -487,52 +99,23 @@ static PyObject *receive_lease(reading *from, PyObject *offers)
 }
 
 /* Find memory of this process. */
-static int find_own(memory_row *to, mp_reference *lease, PyObject *key)
+static int find_own(memory_row *to, const mp_reference *lease, PyObject *key)
 {
-    PyObject *keeps, *places, *place = NULL;
-    unsigned long long base, nbytes;
+    PyObject *sources = PyTuple_GetItem(lease->sent, 1);
 
-    if (!PyArg_ParseTuple(lease->sent, "O!O!", &PyList_Type, &keeps, &PyDict_Type, &places))
-        return -1;
-    place = PyDict_GetItemWithError(places, key);
-    if (place == NULL) {
-        if (!PyErr_Occurred())
-            Py_XDECREF(PyObject_CallNoArgs(mp_hook.own_is_gone));
-        return -1;
+    for (Py_ssize_t i = 0; i < PyList_Size(sources); i++) {
+        const mp_source *source = (mp_source *)PyList_GetItem(sources, i);
+        if (source->key == NULL || PyObject_RichCompareBool(source->key, key, Py_EQ) != 1)
+            continue;
+        to->base = source->base;
+        to->nbytes = source->nbytes;
+        to->device = source->device;
+        to->is_own = 1;
+        to->owner = Py_NewRef(PyTuple_GetItem(lease->sent, 0));
+        return 0;
     }
-    if (!PyArg_ParseTuple(place, "KKi", &base, &nbytes, &to->device))
-        return -1;
-    to->base = base;
-    to->nbytes = nbytes;
-    to->is_own = 1;
-    to->owner = Py_NewRef(keeps);
-    return 0;
-}
-
-/* Find memory of another process, or let it be opened: a new reference to a Received. */
-static PyObject *find_memory(PyObject *leases, PyObject *key, PyObject *extra)
-{
-    PyObject *known = PyDict_GetItemWithError(mp_hook.mappings, key);
-    const mp_reference *lease = (mp_reference *)PyTuple_GetItem(leases, 0);
-
-    if (known == NULL)
-        return PyErr_Occurred()
-                   ? NULL
-                   : PyObject_CallFunctionObjArgs(mp_hook.open_memory, leases, key, extra, NULL);
-    /* First: what follows may release the GIL, and the memory may be closed meanwhile. */
-    PyObject *made = new_received(known, leases);
-    if (made != NULL && extra != Py_None) {
-        PyObject *done = PyObject_CallFunctionObjArgs(mp_hook.skip_memory, key, extra, NULL);
-        if (done == NULL)
-            Py_CLEAR(made);
-        Py_XDECREF(done);
-    }
-    if (made == NULL || mp_core.lease_owner_lives(&lease->block) == 1)
-        return made;
-    Py_DECREF(made);
-    PyObject *raised = mp_call(mp_hook.owner_is_gone, key);
-    Py_XDECREF(raised);
-    return NULL;
+    Py_XDECREF(PyObject_CallNoArgs(mp_hook.own_is_gone));
+    return -1;
 }
 
 static int receive_memory(reading *from, memory_row *to)
@@ -561,12 +144,10 @@ static int receive_memory(reading *from, memory_row *to)
     if (lease != NULL && lease->sent != NULL) {
         rc = find_own(to, lease, key);
     } else if (lease != NULL) {
-        to->owner = find_memory(leases, key, extra);
-        if (to->owner != NULL && (PyObject *)Py_TYPE(to->owner) != mp_received_type)
-            Py_CLEAR(to->owner);
+        to->owner = mp_map(leases, key, extra);
         rc = to->owner == NULL ? -1 : 0;
         if (rc == 0) {
-            const mapping *memory = mapping_of((received *)to->owner);
+            const mp_mapping *memory = mp_mapping_of((mp_received *)to->owner);
             to->base = memory->ptr;
             to->nbytes = memory->nbytes;
             to->device = memory->device;
@@ -635,30 +216,6 @@ static int receive_event(reading *from, const table *self)
     return rc;
 }
 
-/* With each message: of a stream of new arrays, which their sender drops at once, few stay open for
- * long. Look whether the memory that has waited longest is wanted back. */
-static void wake_if_recalled(void)
-{
-    PyObject *memory, *leases, *oldest = NULL;
-    Py_ssize_t at = 0;
-    int is_recalled = 0;
-
-    if (PyObject_Size(mp_hook.tasks) > 0)
-        oldest = PySequence_GetItem(mp_hook.tasks, 0);
-    PyErr_Clear(); /* another thread may have done it */
-    if (oldest != NULL && (PyObject *)Py_TYPE(oldest) == mp_hook.close_type) {
-        const mp_reference *first = lease_of((link_task *)oldest);
-        is_recalled = first->block.data != NULL && mp_flags(first)[MP_RECALLED];
-    }
-    Py_XDECREF(oldest);
-    if (!is_recalled && PyDict_Next(mp_hook.lingering, &at, &memory, &leases)) {
-        const mp_reference *first = (mp_reference *)PyTuple_GetItem(leases, 0);
-        is_recalled = first->block.data != NULL && mp_flags(first)[MP_RECALLED];
-    }
-    if (is_recalled)
-        mp_leave_to(mp_hook.wake, NULL);
-}
-
 static PyObject *received_table(PyObject *offers, const char *bytes, size_t nbytes)
 {
     PyTypeObject *type = (PyTypeObject *)table_type;
@@ -698,7 +255,7 @@ static PyObject *received_table(PyObject *offers, const char *bytes, size_t nbyt
         Py_CLEAR(self);
     Py_XDECREF(from.leases);
     if (rc == 0)
-        wake_if_recalled();
+        mp_wake_if_recalled();
     return (PyObject *)self;
 }
 
@@ -730,7 +287,7 @@ static PyObject *array_in(PyObject *in, const void *layout, size_t nbytes, PyObj
         return mp_damaged("an array is in no memory of it");
     const memory_row *row = &((table *)in)->rows[head.row];
     PyObject *owner = row->owner;
-    if (row->is_own && head.number != UINT32_MAX) {
+    if (row->is_own && head.number != MP_ALL) {
         owner = PyList_Check(owner) && head.number < (size_t)PyList_Size(owner)
                     ? PyList_GetItem(owner, (Py_ssize_t)head.number)
                     : NULL;
@@ -866,19 +423,8 @@ PyObject *mp_read_array(mp_reader *from)
     return object;
 }
 
-/* ---- the types ---- */
-
-static int add(PyObject *module, PyType_Spec *spec, const char *name, PyObject **type)
+int mp_add_table_type(PyObject *module)
 {
-    *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    return *type == NULL ? -1 : PyModule_AddObjectRef(module, name, *type);
-}
-
-int mp_add_incoming_types(PyObject *module)
-{
-    return add(module, &mapping_spec, "Mapping", &mapping_type) < 0 ||
-                   add(module, &link_spec, "Link", &link_type) < 0 ||
-                   add(module, &received_spec, "Received", &mp_received_type) < 0
-               ? -1
-               : add(module, &table_spec, "Table", &table_type);
+    table_type = PyType_FromModuleAndSpec(module, &table_spec, NULL);
+    return table_type == NULL ? -1 : PyModule_AddObjectRef(module, "Table", table_type);
 }

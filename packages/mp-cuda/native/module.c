@@ -6,10 +6,21 @@
 
 static int module_exec(PyObject *module)
 {
-    return mp_load_core() < 0 || mp_add_array_type(module) < 0 || mp_add_event_type(module) < 0 ||
-                   mp_add_reference_type(module) < 0 || mp_add_source_type(module) < 0
+    return mp_load_core() < 0 || mp_renew_process() < 0 || mp_make_known() < 0 ||
+                   mp_add_array_type(module) < 0 || mp_add_event_type(module) < 0 ||
+                   mp_add_reference_type(module) < 0 || mp_add_export_types(module) < 0 ||
+                   mp_add_mapping_types(module) < 0
                ? -1
-               : mp_add_incoming_types(module);
+               : mp_add_table_type(module);
+}
+
+/* renew_process(): this is a forked child */
+static PyObject *renew_process(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    if (mp_renew_process() < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* forget(): this is a forked child, which has nothing of what the driver has */
@@ -19,62 +30,67 @@ static PyObject *forget(PyObject *module, PyObject *unused)
     mp_forget_driver();
     mp_forget_events();
     mp_forget_holders();
+    mp_forget_known();
+    mp_forget_exports();
+    mp_forget_mappings();
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(hooks_doc, "set_hooks(**hooks)\n--\n\nSet what the C code calls or reads of the "
-                        "Python modules.");
-PyDoc_STRVAR(process_doc, "set_process(pid, nonce, /)\n--\n\nSay which process this is.");
-PyDoc_STRVAR(codec_doc, "use_codec(type, reducer, /)\n--\n\n"
-                        "Write and read objects of a type as long as they have this reducer.");
-PyDoc_STRVAR(export_doc,
-             "export_alone(array, receivers, fallback, /)\n--\n\n"
-             "Return the offers, table and layout of an array for a message of its own.");
-PyDoc_STRVAR(table_doc, "receive_table(offers, table, /)\n--\n\nReceive what arrays share.");
-PyDoc_STRVAR(rebuild_doc, "rebuild(table, layout, kind=None, extra=b'', dtype=None, /)\n--\n\n"
-                          "Make an array of a message. Raises `ValueError` if it is damaged.");
-PyDoc_STRVAR(buffer_id_doc, "buffer_id(device, pointer, /)\n--\n\n"
-                            "Return the driver's number of an allocation, or 0.");
-PyDoc_STRVAR(attributes_doc, "pointer_attributes(device, pointer, attributes, /)\n--\n\n"
-                             "Return what the driver says of a pointer.");
-PyDoc_STRVAR(range_doc, "address_range(device, pointer, /)\n--\n\n"
-                        "Return first byte and size of an allocation.");
-PyDoc_STRVAR(handle_doc, "memory_handle(device, base, /)\n--\n\n"
-                         "Return what opens an allocation in another process.");
-PyDoc_STRVAR(open_doc, "open_memory(device, handle, /)\n--\n\n"
-                       "Open an allocation of another process; return its address.");
-PyDoc_STRVAR(close_doc,
-             "close_memory(device, addresses, /)\n--\n\nClose open memory; return codes.");
-PyDoc_STRVAR(free_memory_doc,
-             "free_memory(device, addresses, /)\n--\n\nFree allocations; return codes.");
-PyDoc_STRVAR(destroy_doc,
-             "destroy_events(device, numbers, /)\n--\n\nDestroy events; return codes.");
-PyDoc_STRVAR(synchronize_doc, "synchronize(device, /)\n--\n\nWait for all work of a device.");
-PyDoc_STRVAR(own_doc, "count_own(device, key, sign, /)\n--\n\n"
-                      "Count an allocation of this process that was sent, or is not any more.");
-PyDoc_STRVAR(free_doc, "free_events()\n--\n\nCount the events in the pool.");
-PyDoc_STRVAR(forget_doc, "forget()\n--\n\nForget what the parent of this process had.");
+#define DOC(name, signature, text) name signature "\n--\n\n" text
 
 static PyMethodDef functions[] = {
     {"set_hooks", (PyCFunction)(void (*)(void))mp_py_set_hooks, METH_VARARGS | METH_KEYWORDS,
-     hooks_doc},
-    {"set_process", mp_py_set_process, METH_VARARGS, process_doc},
-    {"use_codec", mp_py_use_codec, METH_VARARGS, codec_doc},
-    {"export_alone", mp_py_export_alone, METH_VARARGS, export_doc},
-    {"receive_table", mp_py_receive_table, METH_VARARGS, table_doc},
-    {"rebuild", mp_py_rebuild, METH_VARARGS, rebuild_doc},
-    {"buffer_id", mp_py_buffer_id, METH_VARARGS, buffer_id_doc},
-    {"pointer_attributes", mp_py_pointer_attributes, METH_VARARGS, attributes_doc},
-    {"address_range", mp_py_address_range, METH_VARARGS, range_doc},
-    {"memory_handle", mp_py_memory_handle, METH_VARARGS, handle_doc},
-    {"open_memory", mp_py_open_memory, METH_VARARGS, open_doc},
-    {"close_memory", mp_py_close_memory, METH_VARARGS, close_doc},
-    {"free_memory", mp_py_free_memory, METH_VARARGS, free_memory_doc},
-    {"destroy_events", mp_py_destroy_events, METH_VARARGS, destroy_doc},
-    {"synchronize", mp_py_synchronize, METH_O, synchronize_doc},
-    {"count_own", mp_py_count_own, METH_VARARGS, own_doc},
-    {"free_events", mp_py_free_events, METH_NOARGS, free_doc},
-    {"forget", forget, METH_NOARGS, forget_doc},
+     DOC("set_hooks", "(**hooks)", "Set what the C code calls or reads of the Python modules.")},
+    {"process", mp_py_process, METH_NOARGS,
+     DOC("process", "()", "Return the pid of this process and its random number.")},
+    {"renew_process", renew_process, METH_NOARGS,
+     DOC("renew_process", "()", "Say that this is a forked child, another process.")},
+    {"use_codec", mp_py_use_codec, METH_VARARGS,
+     DOC("use_codec", "(type, reducer, /)",
+         "Write and read objects of a type as long as they have this reducer.")},
+    {"export_alone", mp_py_export_alone, METH_VARARGS,
+     DOC("export_alone", "(array, receivers, fallback, /)",
+         "Return the offers, table and layout of an array for a message of its own.")},
+    {"take_back", mp_py_take_back, METH_O,
+     DOC("take_back", "(offers, /)", "Take back the references of a message that is not sent.")},
+    {"export_object", mp_py_export_object, METH_O,
+     DOC("export_object", "(object, /)", "Keep it for a message; return (serial, offer).")},
+    {"own_sent", mp_py_own_sent, METH_O,
+     DOC("own_sent", "(serial, /)",
+         "List what an export of this process keeps; None if it has ended.")},
+    {"receive_reference", mp_py_receive_reference, METH_VARARGS,
+     DOC("receive_reference", "(offers, pid, nonce, /)", "Receive one of the offers of a lease.")},
+    {"receive_table", mp_py_receive_table, METH_VARARGS,
+     DOC("receive_table", "(offers, table, /)", "Receive what arrays share.")},
+    {"rebuild", mp_py_rebuild, METH_VARARGS,
+     DOC("rebuild", "(table, layout, kind=None, extra=b'', dtype=None, /)",
+         "Make an array of a message. Raises `ValueError` if it is damaged.")},
+    {"look_at_exports", mp_py_look_at_exports, METH_VARARGS,
+     DOC("look_at_exports", "(recall, revoke_before, /)",
+         "Recall the memory that the program has dropped, or all; end what no other process has.")},
+    {"live_exports", mp_py_live_exports, METH_NOARGS,
+     DOC("live_exports", "()", "List bytes, references and whether it lingers of each export.")},
+    {"close_dropped", mp_py_close_dropped, METH_VARARGS,
+     DOC("close_dropped", "(wait, lingering, /)",
+         "Close memory without arrays, or let it linger; return whether any is open.")},
+    {"close_all", mp_py_close_all, METH_NOARGS,
+     DOC("close_all", "()", "Close all memory of other processes, at exit.")},
+    {"count_mappings", mp_py_count_mappings, METH_NOARGS,
+     DOC("count_mappings", "()",
+         "Count what is open, what lingers, and what was dropped and is not done.")},
+    {"set_linger", mp_py_set_linger, METH_O,
+     DOC("set_linger", "(seconds, /)", "Set how long memory stays open without arrays.")},
+    {"free_memory", mp_py_free_memory, METH_VARARGS,
+     DOC("free_memory", "(device, addresses, /)", "Free allocations; return codes.")},
+    {"destroy_events", mp_py_destroy_events, METH_VARARGS,
+     DOC("destroy_events", "(device, numbers, /)", "Destroy events; return codes.")},
+    {"synchronize", mp_py_synchronize, METH_O,
+     DOC("synchronize", "(device, /)",
+         "Wait for all work of a device; return False during a capture.")},
+    {"free_events", mp_py_free_events, METH_NOARGS,
+     DOC("free_events", "()", "Count the events in the pool.")},
+    {"forget", forget, METH_NOARGS,
+     DOC("forget", "()", "Forget what the parent of this process had.")},
     {NULL, NULL, 0, NULL},
 };
 

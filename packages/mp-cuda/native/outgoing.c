@@ -14,11 +14,6 @@
  *   It stands in front of the first array. Where arrays are written as they come (mp-core's
  *   object_table.c), what a later array needs more is in another table.
  *
- * Note [What is known]
- *   The Python modules describe memory, once for each object that owns some: a Source. Its export
- *   lives as long as a receiver has a reference, or may still get one, and so long the object's next
- *   message needs nothing but another offer of the same lease and an event.
- *
  * Note [A message that fails]
  *   mp-core discards the offers of a message that is not sent. Here an export without any offer is
  *   dropped, and the slots of events are free again.
@@ -30,7 +25,7 @@
  *                     discards them
  *     events taken    slots that nobody clears any more: they end with their lease
  *     recorded        the work ends with the process, and the driver calls the event done
- *     sent            the receiver gets the offer, asks whether the owner lives before it opens memory,
+ *     sent            the receiver gets the offer, asks whether the owner lives when it has opened memory,
  *                     and raises ProducerGoneError; of memory that it has open it is told
  *                     (producer_alive), and closes it when its arrays are gone */
 #include <string.h>
@@ -39,110 +34,15 @@
 
 enum { FEW = 4, MOST_ROWS = 1000 };
 
-/* ---- sources ---- */
-
-/* Memory that may be sent: for an object that keeps it, or for an array of another process. */
-typedef struct {
-    PyObject_HEAD PyObject *leases, *key, *extra;
-    uint64_t base, nbytes;
-    uint32_t number; /* of the object in its export */
-    int device;
-} source;
-
-static PyObject *source_type;
-
-/* Source(leases, key, extra, base, nbytes, number, device) */
-static PyObject *source_new(PyTypeObject *type, PyObject *args, PyObject *names)
+static mp_reference *lease_of(const mp_source *of)
 {
-    PyObject *leases, *key, *extra;
-    unsigned long long base, nbytes;
-    unsigned number;
-    int device;
-    (void)names;
-
-    if (!PyArg_ParseTuple(args, "O!SOKKIi:Source", &PyTuple_Type, &leases, &key, &extra, &base,
-                          &nbytes, &number, &device))
-        return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_Size(leases); i++)
-        if (!mp_is_reference(PyTuple_GetItem(leases, i)))
-            return PyErr_Format(PyExc_TypeError, "%R is no Reference", PyTuple_GetItem(leases, i));
-    if (PyTuple_Size(leases) == 0 || PyBytes_Size(key) > UINT16_MAX ||
-        (extra != Py_None && !PyBytes_Check(extra)))
-        return PyErr_Format(PyExc_ValueError, "that is no source");
-    source *self = (source *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->leases = Py_NewRef(leases);
-    self->key = Py_NewRef(key);
-    self->extra = extra == Py_None ? NULL : Py_NewRef(extra);
-    self->base = base;
-    self->nbytes = nbytes;
-    self->number = number;
-    self->device = device;
-    return (PyObject *)self;
-}
-
-static void source_dealloc(PyObject *op)
-{
-    source *self = (source *)op;
-    PyTypeObject *type = Py_TYPE(op);
-
-    Py_XDECREF(self->leases);
-    Py_XDECREF(self->key);
-    Py_XDECREF(self->extra);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
-}
-
-static mp_reference *lease_of(const source *self)
-{
-    return (mp_reference *)PyTuple_GetItem(self->leases, 0);
-}
-
-static PyObject *get_lease(PyObject *op, void *unused)
-{
-    (void)unused;
-    return Py_NewRef((PyObject *)lease_of((source *)op));
-}
-
-static PyObject *get_key(PyObject *op, void *unused)
-{
-    (void)unused;
-    return Py_NewRef(((source *)op)->key);
-}
-
-static PyGetSetDef source_getset[] = {
-    {"lease", get_lease, NULL, "The first of its leases.", NULL},
-    {"key", get_key, NULL, "What tells the allocation from every other.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot source_slots[] = {
-    {Py_tp_doc, "Source(leases, key, extra, base, nbytes, number, device, /)\n--\n\n"
-                "Memory that messages may have, as they describe it."},
-    {Py_tp_new, source_new},
-    {Py_tp_dealloc, source_dealloc},
-    {Py_tp_getset, source_getset},
-    {0, NULL},
-};
-
-static PyType_Spec source_spec = {
-    .name = "mp_cuda._native.Source",
-    .basicsize = sizeof(source),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = source_slots,
-};
-
-int mp_add_source_type(PyObject *module)
-{
-    source_type = PyType_FromModuleAndSpec(module, &source_spec, NULL);
-    return source_type == NULL ? -1 : PyModule_AddObjectRef(module, "Source", source_type);
+    return (mp_reference *)PyTuple_GetItem(of->leases, 0);
 }
 
 /* ---- the table ---- */
 
 typedef struct {
-    source *of;
+    mp_source *of;
     uint16_t lease, leases;
 } memory_row;
 
@@ -238,10 +138,10 @@ static int row_of_lease(table *self, mp_reference *lease)
 }
 
 /* The row of memory with these leases; -1 if there is none. */
-static int known_row(const table *self, const source *of)
+static int known_row(const table *self, const mp_source *of)
 {
     for (size_t i = self->memories.count; i-- > 0;) {
-        const source *known = self->memories.at[i].of;
+        const mp_source *known = self->memories.at[i].of;
         if (known == of || (known->key == of->key && lease_of(known) == lease_of(of) &&
                             PyTuple_Size(known->leases) == PyTuple_Size(of->leases)))
             return (int)i;
@@ -249,7 +149,7 @@ static int known_row(const table *self, const source *of)
     return -1;
 }
 
-static int new_row(table *self, source *of)
+static int new_row(table *self, mp_source *of)
 {
     Py_ssize_t n = PyTuple_Size(of->leases);
     int first = -1;
@@ -269,7 +169,7 @@ static int new_row(table *self, source *of)
     memory_row *to = first < 0 ? NULL : ROOM(self->memories);
     if (to == NULL)
         return -1;
-    *to = (memory_row){(source *)Py_NewRef((PyObject *)of), (uint16_t)first, (uint16_t)n};
+    *to = (memory_row){(mp_source *)Py_NewRef((PyObject *)of), (uint16_t)first, (uint16_t)n};
     return (int)self->memories.count - 1;
 }
 
@@ -295,11 +195,6 @@ static int new_stream(table *self, int device, uint64_t stream, int is_all, int 
     return 0;
 }
 
-static int is_own(const mp_reference *lease)
-{
-    return lease->pid == mp_pid && memcmp(lease->nonce, mp_nonce, MP_NONCE) == 0;
-}
-
 /* An exception that is set stays. */
 static void drop(mp_shared *shared)
 {
@@ -317,12 +212,8 @@ static void drop(mp_shared *shared)
         Py_DECREF(self->memories.at[i].of);
     for (size_t i = 0; i < self->leases.count; i++) {
         mp_reference *lease = self->leases.at[i];
-        if (!lease->is_sent) {
-            PyObject *done = PyObject_CallMethod((PyObject *)lease, "on_released", NULL);
-            if (done == NULL)
-                PyErr_Clear();
-            Py_XDECREF(done);
-        }
+        if (!lease->is_sent)
+            mp_end_export(lease);
         Py_DECREF(lease);
     }
     Py_XDECREF(self->fresh);
@@ -364,36 +255,14 @@ static int finish(mp_shared *shared)
 
 /* The last export of the array's owner if it has these bytes and may be sent again: a new reference;
  * NULL, perhaps with an exception. */
-static source *sent_before(PyObject *owner, uint64_t low, uint64_t high)
+static mp_source *sent_before(PyObject *owner, uint64_t low, uint64_t high)
 {
-    PyObject *id = PyLong_FromVoidPtr(owner);
-    PyObject *known = id == NULL ? NULL : PyDict_GetItemWithError(mp_hook.latest, id);
+    mp_source *of = mp_latest_source(owner);
 
-    Py_XDECREF(id);
-    source *of = (source *)known;
-    if (of == NULL || of->extra != NULL || !mp_may_send(lease_of(of)) || low < of->base ||
-        high > of->base + of->nbytes)
+    if (of == NULL || of->key == NULL || of->extra != NULL || !mp_may_send(lease_of(of)) ||
+        low < of->base || high > of->base + of->nbytes)
         return NULL;
-    return (source *)Py_NewRef(known);
-}
-
-/* What the Python modules say of the memory, which may be a copy; the address is set. */
-static source *described(PyObject *array, table *last, unsigned receivers, PyObject *fallback,
-                         uint64_t *address)
-{
-    PyObject *fresh = last != NULL && last->fresh != NULL ? last->fresh : Py_None;
-    PyObject *said =
-        PyObject_CallFunction(mp_hook.describe, "OOIO", array, fresh, receivers, fallback);
-    PyObject *of;
-    unsigned long long ptr;
-
-    if (said == NULL)
-        return NULL;
-    int ok = PyArg_ParseTuple(said, "O!K", source_type, &of, &ptr);
-    *address = ptr;
-    Py_XINCREF(ok ? of : NULL);
-    Py_DECREF(said);
-    return ok ? (source *)of : NULL;
+    return (mp_source *)Py_NewRef((PyObject *)of);
 }
 
 /* Whether the stream is unknown, because a queue's thread pickles; -1 with an exception. */
@@ -413,8 +282,8 @@ static int in_feeder(void)
 
 /* Where an array of a message is. */
 typedef struct {
-    table *in;  /* perhaps a new one */
-    source *of; /* a new reference; NULL for an array without elements */
+    table *in;     /* perhaps a new one */
+    mp_source *of; /* a new reference; NULL for an array without elements */
     uint64_t row, offset;
 } place;
 
@@ -432,11 +301,13 @@ static int find_place(PyObject *object, table *last, unsigned receivers, PyObjec
     if (d.low == d.high)
         return 0; /* it needs no device */
     PyObject *owner = array->owner != NULL ? array->owner : object;
-    source *of = (PyObject *)Py_TYPE(owner) == mp_received_type
-                     ? NULL
-                     : sent_before(owner, address + (uint64_t)d.low, address + (uint64_t)d.high);
+    mp_source *of = (PyObject *)Py_TYPE(owner) == mp_received_type
+                        ? NULL
+                        : sent_before(owner, address + (uint64_t)d.low, address + (uint64_t)d.high);
     if (of == NULL && !PyErr_Occurred())
-        of = described(object, last, receivers, fallback, &address);
+        of =
+            mp_find_source(object, d.low, d.high, last != NULL ? (mp_reference *)last->fresh : NULL,
+                           receivers, fallback, &address);
     int is_feeder = of == NULL ? -1 : array->stream != 0 ? 0 : in_feeder();
     if (is_feeder < 0) {
         Py_XDECREF((PyObject *)of);
@@ -533,11 +404,8 @@ static int survey_other(mp_entry *entry)
 
 static mp_reference *fresh_export(table *self, int *row)
 {
-    if (self->fresh == NULL) {
-        self->fresh = PyObject_CallNoArgs(mp_hook.new_export);
-        if (self->fresh != NULL && !mp_is_reference(self->fresh))
-            Py_CLEAR(self->fresh);
-    }
+    if (self->fresh == NULL)
+        self->fresh = (PyObject *)mp_new_export();
     *row = self->fresh == NULL ? -1 : row_of_lease(self, (mp_reference *)self->fresh);
     return *row < 0 ? NULL : (mp_reference *)self->fresh;
 }
@@ -557,7 +425,7 @@ static int take_events(table *self)
         }
         /* One receiver may say when it waits for the event; with several it is kept longer. */
         for (size_t k = 0; self->receivers == 1 && !row->slot && k < self->leases.count; k++)
-            if (is_own(self->leases.at[k])) {
+            if (mp_is_me(self->leases.at[k]->pid, self->leases.at[k]->nonce)) {
                 row->slot = (uint16_t)mp_keep_event(self->leases.at[k], event);
                 lease = (int)k;
             }
@@ -598,7 +466,7 @@ static PyObject *bytes_of(const table *self)
     size_t events = 0, nbytes = sizeof(mp_table_head) + self->leases.count * sizeof(mp_table_lease);
 
     for (size_t i = 0; i < self->memories.count; i++) {
-        const source *of = self->memories.at[i].of;
+        const mp_source *of = self->memories.at[i].of;
         nbytes += sizeof(mp_table_memory) + (size_t)PyBytes_Size(of->key) +
                   (of->extra ? (size_t)PyBytes_Size(of->extra) : 0);
     }
@@ -695,7 +563,7 @@ static int write_table(table *self, mp_writer *to)
 }
 
 /* The layout of an array at its place. */
-static int layout_of(const mp_array *array, const source *of, uint64_t row, uint64_t offset,
+static int layout_of(const mp_array *array, const mp_source *of, uint64_t row, uint64_t offset,
                      mp_described *to)
 {
     if (mp_describe_array(array, to) < 0)
@@ -731,7 +599,7 @@ static int write_array(const mp_entry *entry, mp_writer *to)
 {
     mp_described d;
 
-    if (layout_of((mp_array *)entry->object, (source *)entry->held, entry->own[0], entry->own[1],
+    if (layout_of((mp_array *)entry->object, (mp_source *)entry->held, entry->own[0], entry->own[1],
                   &d) < 0)
         return -1;
     int rc = write_head(entry, to, "", 0);
@@ -749,7 +617,7 @@ static int write_other(const mp_entry *entry, mp_writer *to)
     mp_described d;
     Py_ssize_t n;
 
-    if (layout_of((mp_array *)PyTuple_GetItem(parts, 1), of == Py_None ? NULL : (source *)of,
+    if (layout_of((mp_array *)PyTuple_GetItem(parts, 1), of == Py_None ? NULL : (mp_source *)of,
                   entry->own[0], entry->own[1], &d) < 0)
         return -1;
     const char *name = PyUnicode_AsUTF8AndSize(kind, &n);
@@ -790,6 +658,27 @@ PyObject *mp_py_use_codec(PyObject *module, PyObject *args)
 
 /* ---- an array alone ---- */
 
+/* Take back the references of a message that is not sent. */
+static void take_back(PyObject *offers)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(offers); i++) {
+        PyObject *joined = PyTuple_GetItem(offers, i), *one;
+        while ((one = mp_receive_reference(joined, 0, mp_nonce, 0)) != NULL)
+            Py_DECREF(one);
+        PyErr_Clear();
+    }
+}
+
+/* take_back(offers) */
+PyObject *mp_py_take_back(PyObject *module, PyObject *offers)
+{
+    (void)module;
+    if (!PyTuple_Check(offers))
+        return PyErr_Format(PyExc_TypeError, "offers are a tuple, not %R", offers);
+    take_back(offers);
+    Py_RETURN_NONE;
+}
+
 /* export_alone(array, receivers, fallback) -> (offers, table, layout): an array for a message of its
  * own, with its event recorded. Without elements it has no table. */
 PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
@@ -818,7 +707,7 @@ PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
     if (made == NULL && offers != NULL) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        Py_XDECREF(mp_call(mp_hook.take_back, offers));
+        take_back(offers);
         PyErr_Restore(type, value, traceback);
     }
     Py_XDECREF(offers);

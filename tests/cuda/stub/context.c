@@ -83,6 +83,8 @@ CUresult cuInit(unsigned flags)
     bad = open_state();
     if (bad)
         return bad;
+    for (int i = 0; i < n_visible; i++)
+        open_device(visible[i]);
     for (int i = 0; i < MAX_DEVICES; i++)
         contexts[i].device = i;
     initialised = true;

@@ -74,7 +74,6 @@ static char *map_device(int device, uint64_t offset, uint64_t size, bool grow)
     char *at = MAP_FAILED;
     if (!grow || !ftruncate(fd, (off_t)(offset + size)))
         at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
-    close(fd);
     return at == MAP_FAILED ? NULL : at;
 }
 
@@ -185,12 +184,8 @@ CUresult free_range(struct range *range)
                   me.pid, (unsigned long)range->serial, (unsigned long)range->size, open);
         memset(range->at, 0xDB, range->size);
     } else if (!range->block) {
-        int fd = device_file(range->device);
-        if (fd >= 0) {
-            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)entry->block,
-                      (off_t)entry->block_size);
-            close(fd);
-        }
+        fallocate(device_file(range->device), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  (off_t)entry->block, (off_t)entry->block_size);
     } else
         memset(range->at, 0xDD, range->size);
     entry->serial = 0;

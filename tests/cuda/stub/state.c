@@ -131,13 +131,20 @@ CUresult open_state(void)
     return SUCCESS;
 }
 
-/* Open the file of a device's memory. It is opened for each use because the tests check for open
- * descriptors. */
-int device_file(int physical)
+static int files[MAX_DEVICES];
+
+/* Open the file of a device's memory, when the driver is initialised: the tests check for open
+ * descriptors later. */
+void open_device(int physical)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/device%d", folder, physical);
-    return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    files[physical] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+int device_file(int physical)
+{
+    return files[physical];
 }
 
 static pthread_mutex_t faults_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -182,14 +189,34 @@ __attribute__((constructor)) static void faults_from_environment(void)
     }
 }
 
+static char paused[64];
+static int paused_at;
+
+/* Make the calls of *function* in this process wait for a gate. An empty name pauses none. */
+PUBLIC void mpstub_pause(const char *function, int gate)
+{
+    pthread_mutex_lock(&faults_lock);
+    snprintf(paused, sizeof paused, "%s", function);
+    paused_at = gate;
+    pthread_mutex_unlock(&faults_lock);
+}
+
 CUresult fault(const char *function)
 {
     CUresult result = SUCCESS;
+    pthread_mutex_lock(&faults_lock);
+    bool waits = !strcmp(paused, function);
+    int gate = paused_at;
+    pthread_mutex_unlock(&faults_lock);
+    while (waits && !__atomic_load_n(&state->gates[gate], __ATOMIC_SEQ_CST))
+        usleep(100);
     pthread_mutex_lock(&faults_lock);
     for (int i = 0; i < 16 && faults[i].function[0]; i++)
         if (faults[i].left > 0 && !strcmp(faults[i].function, function)) {
             faults[i].left--;
             result = faults[i].code;
+            if (result == -SIGKILL) /* a death in the middle of the call */
+                kill(getpid(), SIGKILL);
         }
     pthread_mutex_unlock(&faults_lock);
     return result;
@@ -199,7 +226,7 @@ CUresult fault(const char *function)
 uint32_t open_imports(bool event, uint32_t index, uint64_t serial)
 {
     uint32_t open = 0;
-    for (int i = 0; i < MAX_IMPORTS; i++) {
+    for (uint32_t i = 0; i < state->most_imports; i++) {
         struct import *import = &state->imports[i];
         if (!import->serial || import->event != event || import->index != index ||
             import->serial != serial)
@@ -217,7 +244,7 @@ uint32_t open_imports(bool event, uint32_t index, uint64_t serial)
 CUresult add_import(bool event, uint32_t index, uint64_t serial)
 {
     struct import *room = NULL;
-    for (int i = 0; i < MAX_IMPORTS; i++) {
+    for (uint32_t i = 0; i < state->most_imports; i++) {
         struct import *import = &state->imports[i];
         if (!import->serial) {
             if (!room)
@@ -228,6 +255,8 @@ CUresult add_import(bool event, uint32_t index, uint64_t serial)
             break;
         }
     }
+    if (!room && state->most_imports < MAX_IMPORTS)
+        room = &state->imports[state->most_imports++];
     if (!room)
         return OUT_OF_MEMORY;
     if (!room->serial)
@@ -239,7 +268,7 @@ CUresult add_import(bool event, uint32_t index, uint64_t serial)
 
 void drop_import(bool event, uint32_t index, uint64_t serial)
 {
-    for (int i = 0; i < MAX_IMPORTS; i++) {
+    for (uint32_t i = 0; i < state->most_imports; i++) {
         struct import *import = &state->imports[i];
         if (import->serial == serial && import->event == event && import->index == index &&
             same(import->by, me)) {
@@ -259,7 +288,7 @@ PUBLIC uint64_t mpstub_counter(int which)
     if (open_state() || which < 0 || which >= COUNTERS)
         return UINT64_MAX;
     lock_state();
-    for (int i = 0; i < MAX_IMPORTS; i++)
+    for (uint32_t i = 0; i < state->most_imports; i++)
         if (state->imports[i].serial)
             open_imports(state->imports[i].event, state->imports[i].index,
                          state->imports[i].serial);

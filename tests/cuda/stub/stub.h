@@ -116,6 +116,7 @@ struct state {
     uint64_t counters[COUNTERS];
     uint64_t next_serial, next_offset[MAX_DEVICES];
     uint32_t next_pool;
+    uint32_t most_imports; /* entries from there on were never used */
     uint32_t gates[GATES];
     struct allocation allocations[MAX_ALLOCATIONS];
     struct import imports[MAX_IMPORTS];
@@ -150,6 +151,7 @@ void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool alive(struct process who);
 bool same(struct process a, struct process b);
 CUresult open_state(void);
+void open_device(int physical);
 int device_file(int physical);
 CUresult fault(const char *function);
 uint32_t open_imports(bool event, uint32_t index, uint64_t serial);

@@ -64,8 +64,6 @@ CUresult cuMemCreate(struct physical **out, size_t size, const struct properties
     state->next_offset[device] += size;
     int bad = fd < 0 || ftruncate(fd, (off_t)(memory->offset + size));
     unlock_state();
-    if (fd >= 0)
-        close(fd);
     if (bad) {
         free(memory);
         return OUT_OF_MEMORY;
@@ -94,7 +92,6 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, struct physic
         return OUT_OF_MEMORY;
     void *at = mmap((void *)pointer, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
                     (off_t)memory->offset);
-    close(fd);
     if (at == MAP_FAILED)
         return OUT_OF_MEMORY;
     struct range *range = calloc(1, sizeof *range);

@@ -225,6 +225,11 @@ static PyObject *buffer_revoke(PyObject *op, PyObject *unused)
 }
 
 /* The first word of the block names the process that has signed it. */
+void mp_lease_sign(const mpshm_block *block)
+{
+    *(volatile uint32_t *)block->data = mpshm_own_word(block);
+}
+
 static PyObject *buffer_sign(PyObject *op, PyObject *unused)
 {
     const mpshm_block *block = &((Buffer *)op)->block;
@@ -232,7 +237,7 @@ static PyObject *buffer_sign(PyObject *op, PyObject *unused)
 
     if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
         return refuse_empty();
-    *(volatile uint32_t *)block->data = mpshm_own_word(block);
+    mp_lease_sign(block);
     Py_RETURN_NONE;
 }
 
@@ -260,6 +265,14 @@ static PyObject *buffer_signer_lives(PyObject *op, PyObject *unused)
 
 /* Whether only this process has the block: then its name is gone from the first word, and C code that
  * finds it gone makes no message of the block any more. The GIL keeps the two in one step. */
+int mp_lease_end(const mpshm_block *block)
+{
+    if (mpshm_block_others(block) != 0)
+        return 0;
+    *(volatile uint32_t *)block->data = 0;
+    return 1;
+}
+
 static PyObject *buffer_end(PyObject *op, PyObject *unused)
 {
     const mpshm_block *block = &((Buffer *)op)->block;
@@ -267,10 +280,7 @@ static PyObject *buffer_end(PyObject *op, PyObject *unused)
 
     if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
         return refuse_empty();
-    if (mpshm_block_others(block) != 0)
-        Py_RETURN_FALSE;
-    *(volatile uint32_t *)block->data = 0;
-    Py_RETURN_TRUE;
+    return PyBool_FromLong(mp_lease_end(block));
 }
 
 static PyObject *buffer_nbytes(PyObject *op, void *closure)

@@ -15,7 +15,9 @@ PyObject *mp_wrap(PyObject *type, mpshm_block *block);
 /* Allocate, and release the GIL if that takes time. 0 or -errno. */
 int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block);
 int mp_block_find(const void *address, mpshm_block *block);
+void mp_lease_sign(const mpshm_block *block);
 int mp_lease_owner_lives(const mpshm_block *block);
+int mp_lease_end(const mpshm_block *block);
 int mp_heap_block_at(const void *address, mpshm_block *block);
 void mp_release_place(mp_place *place);
 

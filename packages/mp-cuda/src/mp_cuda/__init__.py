@@ -34,11 +34,10 @@ if TYPE_CHECKING:
         StaleHandleError,
     )
     from mp_cuda.event import Event
-    from mp_cuda.exports import ipc_collect, wait_released
+    from mp_cuda.exports import ipc_collect, ipc_stats, wait_released
     from mp_cuda.libraries import init_reductions, register, unregister
     from mp_cuda.policy import set_policy
     from mp_cuda.reduce import Shared, share
-    from mp_cuda.stats import ipc_stats
     from mp_cuda.stream import Stream
 
 __all__ = [
@@ -81,11 +80,10 @@ _NAMES = {
     "errors": "BindingsNotInstalledError DeviceMemoryError DeviceNotVisibleError DriverError ForkError MpCudaError "
     "NotShareableError ProducerGoneError StaleHandleError",
     "event": "Event",
-    "exports": "ipc_collect wait_released",
+    "exports": "ipc_collect ipc_stats wait_released",
     "libraries": "init_reductions register unregister",
     "policy": "set_policy",
     "reduce": "Shared share",
-    "stats": "ipc_stats",
     "stream": "Stream",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

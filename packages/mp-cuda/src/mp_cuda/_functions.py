@@ -1,20 +1,33 @@
-"""The compiled module, or its substitute where libshm does not run: both have the same functions.
+"""The compiled module, with what it calls of the driver's. Without libshm there is none: `MpCudaError`.
 
 Every other module calls the compiled one through this module.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import threading
 
-from mp_core.sharing import backend as _core
+from mp_core.sharing import backend, forks
+from mp_cuda import cuda_driver
+from mp_cuda.errors import MpCudaError
 
-if TYPE_CHECKING:
-    from mp_cuda._native import *  # noqa: F403
-elif _core.LIBSHM:
-    from mp_cuda import _native as _chosen
-else:
-    from mp_cuda import _uncompiled as _chosen
+if not backend.LIBSHM:  # CUDA's memory goes between processes only on Linux, and there libshm runs
+    raise MpCudaError("device arrays need libshm, which is switched off or does not run here: use their own library")
 
-if not TYPE_CHECKING:
-    globals().update({name: value for name, value in vars(_chosen).items() if not name.startswith("_")})
+from mp_cuda._native import *  # noqa: F403
+from mp_cuda._native import forget, renew_process, set_hooks
+
+_no_fork = threading.RLock()
+forks.keep_out(_no_fork)
+os.register_at_fork(after_in_child=renew_process)
+cuda_driver.after_fork(forget)
+set_hooks(
+    no_fork=_no_fork,
+    context=cuda_driver.context_number,
+    start_driver=cuda_driver.bindings,
+    driver_failed=cuda_driver.failed,
+    uuid_of=cuda_driver.uuid_of,
+    ordinal_of=cuda_driver.ordinal_of,
+    memory_of=cuda_driver.memory_of,
+)

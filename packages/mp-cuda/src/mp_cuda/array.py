@@ -67,17 +67,12 @@ class DeviceArray(Array):
     @property
     def is_imported(self) -> bool:
         """Whether another process owns the memory."""
-        return self._received is not None
+        return isinstance(self._owner, Received)
 
     @property
     def producer_alive(self) -> bool:
         """Whether the process that owns the memory is still running. After it ends, the content is undefined."""
-        received = self._received
-        return True if received is None else all(lease.owner_alive for lease in received.leases)
-
-    @property
-    def _received(self) -> Received | None:
-        return self._owner if isinstance(self._owner, Received) else None
+        return not isinstance(self._owner, Received) or self._owner.owner_alive
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

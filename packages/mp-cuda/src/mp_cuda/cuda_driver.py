@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_cuda import at_exit
-from mp_cuda._functions import set_hooks
 from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 __all__ = [
@@ -24,9 +23,11 @@ __all__ = [
     "bytes_of",
     "call",
     "check_codes",
+    "context_number",
     "context_of",
     "current_device",
     "device_count",
+    "failed",
     "guard",
     "handle_from",
     "is_available",
@@ -207,21 +208,20 @@ def current_device() -> int:
     return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
 
 
-def _context_number(device: int) -> int:
+def context_number(device: int) -> int:
+    """Return the address of the primary context of *device*."""
     return int(context_of(device))
 
 
 def check_codes(name: str, codes: tuple[int, ...]) -> None:
     """Raise the `DriverError` of the first call of the function *name* that has failed."""
     for code in filter(None, codes):
-        _failed(name, code)
+        failed(name, code)
 
 
-def _failed(name: str, code: int) -> None:
+def failed(name: str, code: int) -> None:
+    """Raise the `DriverError` of a call of the function *name*, if *code* is not 0."""
     _check(bindings(), name, bindings().CUresult(code))
-
-
-set_hooks(context=_context_number, start_driver=bindings, driver_failed=_failed)
 
 
 # ---- devices and handles as bytes ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, NamedTuple
 
@@ -73,31 +74,39 @@ def dtype_of(what: Any, descr: Any = None) -> DType:
     """
     if isinstance(what, DType):
         return what
+    given = what
+    if not isinstance(what, str | tuple) and isinstance(getattr(what, "str", None), str):
+        given, descr = what.str, what.descr if getattr(what, "fields", None) else None
+    found = _named(given) if isinstance(given, str | tuple) else None
+    if found is None:
+        raise TypeError(
+            f"{what!r} is not an element type; give a typestr like '<f4', a name like 'float32' or a NumPy dtype"
+        )
+    return found if descr is None else found._replace(descr=descr)
+
+
+@functools.lru_cache(64)
+def _named(what: str | tuple[int, int, int]) -> DType | None:
+    """Return the same object for the same name: C knows it then."""
     if isinstance(what, tuple):
         code, bits, lanes = what
         known = lanes == 1 and code in _KINDS and bits % 8 == 0
         kind = _KINDS.get(code, "")
         typestr = f"{'|' if bits == 8 else '<'}{kind}{bits // 8}" if known else None
         return DType(typestr, code, bits, lanes)
-    if isinstance(what, str):
-        if what in _NAMED:
-            return DType(None, *_NAMED[what])
-        if what == "bool":
-            what = "|b1"
-        elif what.rstrip("0123456789") in _LONG and what[-1].isdigit():
-            bits = int(what.lstrip("abcdefghijklmnopqrstuvwxyz"))
-            what = f"{'|' if bits == 8 else '<'}{_LONG[what.rstrip('0123456789')]}{bits // 8}"
-        elif _SHORT.fullmatch(what):
-            what = f"{'|' if what[1:] == '1' else '<'}{what}"
-        if len(what) >= 3 and what[0] in "<>|=" and what[2:].isdigit():
-            size = int(what[2:]) * (4 if what[1] == "U" else 1)
-            return DType(what, _CODES.get(what[1], OPAQUE), size * 8, 1, descr)
-    elif isinstance(getattr(what, "str", None), str):
-        fields = getattr(what, "fields", None)
-        return dtype_of(what.str, what.descr if fields else None)
-    raise TypeError(
-        f"{what!r} is not an element type; give a typestr like '<f4', a name like 'float32' or a NumPy dtype"
-    )
+    if what in _NAMED:
+        return DType(None, *_NAMED[what])
+    if what == "bool":
+        what = "|b1"
+    elif what.rstrip("0123456789") in _LONG and what[-1].isdigit():
+        bits = int(what.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        what = f"{'|' if bits == 8 else '<'}{_LONG[what.rstrip('0123456789')]}{bits // 8}"
+    elif _SHORT.fullmatch(what):
+        what = f"{'|' if what[1:] == '1' else '<'}{what}"
+    if len(what) < 3 or what[0] not in "<>|=" or not what[2:].isdigit():
+        return None
+    size = int(what[2:]) * (4 if what[1] == "U" else 1)
+    return DType(what, _CODES.get(what[1], OPAQUE), size * 8)
 
 
 def plain(dtype: DType) -> tuple[int, int, int] | None:

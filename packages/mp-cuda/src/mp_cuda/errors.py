@@ -12,6 +12,7 @@ __all__ = [
     "NotShareableError",
     "ProducerGoneError",
     "StaleHandleError",
+    "UnknownPointerError",
 ]
 
 
@@ -97,6 +98,10 @@ class NotShareableError(MpCudaError, TypeError):
     >>> issubclass(mp_cuda.NotShareableError, TypeError)
     True
     """
+
+
+class UnknownPointerError(NotShareableError):
+    """The driver does not know this pointer."""
 
 
 class StaleHandleError(MpCudaError):

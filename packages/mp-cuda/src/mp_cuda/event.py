@@ -7,12 +7,11 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_core import LeaseReference
 from mp_cuda import cuda_driver, finalizer_queue
+from mp_cuda._functions import Reference, export_object, own_sent, process, receive_reference
 from mp_cuda.errors import DriverError, ProducerGoneError
-from mp_cuda.exports import Export, ipc_collect, own_is_gone, own_sent
-from mp_cuda.imports import receive_reference
-from mp_cuda.process_identity import Process, me
+from mp_cuda.exports import ipc_collect
+from mp_cuda.imports import own_is_gone
 from mp_cuda.stream import NOT_READY, as_stream
 
 __all__ = ["Event", "rebuild_event"]
@@ -24,7 +23,7 @@ OUT_OF_MEMORY = 2
 class _Destroy:
     """Destroy an event, then release the lease reference for it."""
 
-    def __init__(self, device: int, event: Any, reference: LeaseReference | None) -> None:
+    def __init__(self, device: int, event: Any, reference: Reference | None) -> None:
         self.device, self.event, self.reference = device, event, reference
         # An event of another process must outlive the streams here that wait for it.
         self.after_work = reference is not None
@@ -112,7 +111,7 @@ class Event:
         ipc_collect()
         return cuda_driver.call("cuEventCreate", self._flags)
 
-    def _adopt(self, event: Any, device: int, reference: LeaseReference | None) -> None:
+    def _adopt(self, event: Any, device: int, reference: Reference | None) -> None:
         self._event, self.device = event, device
         self._task = _Destroy(device, event, reference)
         finalizer_queue.expect()
@@ -207,28 +206,26 @@ class Event:
 
 
 # Received events, so that an event that arrives twice is one object.
-_received: weakref.WeakValueDictionary[tuple[Process, bytes], Event] = weakref.WeakValueDictionary()
+_received: weakref.WeakValueDictionary[tuple[tuple[int, bytes], bytes], Event] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
 def _reduce_event(event: Event) -> Any:
     handle = event.ipc_handle()
-    export = Export()
-    export.keep(event)
-    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, *me(), export.serial, export.offer())
+    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, *process(), *export_object(event))
 
 
 def rebuild_event(uuid: bytes, handle: bytes, pid: int, nonce: bytes, serial: int, offer: bytes) -> Event:
     """Rebuild the event that was sent. In the sender's own process it is the same object."""
-    maker = Process(pid, nonce)
+    maker = pid, nonce
     # Retain what was sent before the reference is released: the export drops it with the last one.
-    sent = own_sent(serial) if maker == me() else None
-    reference = receive_reference(offer)
-    if maker == me():
+    sent = own_sent(serial) if maker == process() else None
+    reference = receive_reference(offer, pid, nonce)
+    if maker == process():
         reference.release()
         if sent is None:
             own_is_gone()
-        own: Event = sent[0][0]
+        own: Event = sent[0]
         return own
     with _lock:
         known = _received.get((maker, handle))
@@ -236,7 +233,7 @@ def rebuild_event(uuid: bytes, handle: bytes, pid: int, nonce: bytes, serial: in
             return known
         try:
             if not reference.owner_alive:  # the driver would open its event
-                raise _gone(maker)
+                raise _gone(pid)
             device = cuda_driver.ordinal_of(uuid)
             event = Event(interprocess=True, device=device)
             event._imported = True
@@ -244,17 +241,17 @@ def rebuild_event(uuid: bytes, handle: bytes, pid: int, nonce: bytes, serial: in
             with cuda_driver.guard(device):
                 event._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, reference)
             if not reference.owner_alive:
-                raise _gone(maker)
+                raise _gone(pid)
         except DriverError as error:
             if not reference.owner_alive:
-                raise _gone(maker) from error
+                raise _gone(pid) from error
             raise
         _received[maker, handle] = event
     return event
 
 
-def _gone(maker: Process) -> ProducerGoneError:
-    return ProducerGoneError(f"process {maker.pid}, which made the event, has ended, and its event with it")
+def _gone(pid: int) -> ProducerGoneError:
+    return ProducerGoneError(f"process {pid}, which made the event, has ended, and its event with it")
 
 
 ForkingPickler.register(Event, _reduce_event)

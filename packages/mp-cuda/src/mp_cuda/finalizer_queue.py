@@ -4,26 +4,26 @@ A finalizer may run anywhere, inside any lock, in any thread. It therefore only 
 a `SimpleQueue`, which is reentrant. A daemon thread, `mp-cuda-cleanup`, runs the tasks; it exists while any object
 exists that will queue one. `drain()` runs them in the calling thread.
 
-The thread also looks every 50 ms for what other processes have changed, as long as a function that is registered with
-`watch` has something to look at.
+The thread also closes the memory that no array uses any more (`native/mappings.c`), and looks every 50 ms for what
+other processes have changed, as long as this one has exports, or memory of others open.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from mp_core import set_thread_name
 from mp_cuda import at_exit, cuda_driver
-from mp_cuda._functions import Link, set_hooks, synchronize
+from mp_cuda._functions import close_dropped, count_mappings, look_at_exports, set_hooks, synchronize
 from mp_cuda.errors import DriverError, MpCudaError
 
-__all__ = ["Task", "closes", "drain", "expect", "pending", "put", "wake", "wake_watch", "watch"]
+__all__ = ["Task", "drain", "expect", "pending", "put", "wake", "wake_watch"]
 
 _log = logging.getLogger("mp_cuda")
 WATCH_S = 0.05
@@ -52,9 +52,7 @@ _lock = threading.RLock()
 _draining = threading.RLock()
 _expected = 0
 _thread: threading.Thread | None = None
-_watches: list[Callable[[], bool]] = []
 _watching = False
-_closers: list[Callable[[], None]] = []
 
 
 def expect() -> None:
@@ -91,13 +89,8 @@ def wake() -> None:
         _wakeups.put(None)
 
 
-def watch(look: Callable[[], bool]) -> None:
-    """Let the thread call *look* every 50 ms, from `wake_watch` on until it returns False."""
-    _watches.append(look)
-
-
 def wake_watch() -> None:
-    """Let the thread call the functions of `watch` from now on. Never raises."""
+    """Let the thread look every 50 ms from now on. Never raises."""
     global _watching, _woken
     if _watching:
         return
@@ -107,18 +100,17 @@ def wake_watch() -> None:
     _wakeups.put(None)
 
 
-def closes(close: Callable[[], None]) -> None:
-    """Let `drain(close=True)` call *close*, which closes what is open only for later use."""
-    _closers.append(close)
-
-
 def pending() -> int:
     """Count the tasks that are queued and not done."""
     return len(_tasks)
 
 
 def drain(*, wait: bool = True, close: bool = False) -> None:
-    """Run all tasks queued so far; without *wait*, only those that can run at once. With *close*, see `closes`."""
+    """
+    Run all tasks queued so far, and close memory; without *wait*, only what can be done at once.
+
+    With *close*, also memory that is open only for the next message.
+    """
     global _expected
     if not _draining.acquire(blocking=wait):
         return
@@ -143,8 +135,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
             if task.after_work and not idle[task.device]:
                 left += alike
                 continue
-            if not isinstance(task, Link):  # C queues those, without an announcement: see `watch`
-                done += len(alike)
+            done += len(alike)
             try:
                 if run_all:
                     run_all(alike)
@@ -152,8 +143,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
                     task.run()
             except Exception as error:  # the other tasks must still run
                 _log.warning("%s: %r", type(task).__name__, error)
-        for function in _closers if close else ():
-            function()
+        close_dropped(wait, close)
     finally:
         # An interrupted wait loses no task.
         _tasks.extend(left)
@@ -167,10 +157,8 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
 
 def _wait_for(device: int) -> bool:
     try:
-        synchronize(device)
+        return synchronize(device)
     except DriverError as error:
-        if 900 <= error.code < 920:  # a stream is being captured into a graph; its work has not begun
-            return False
         _log.warning("waiting for device %d: %s", device, error)
     return True
 
@@ -187,14 +175,13 @@ def _run() -> None:
             pass
         _woken = False  # before it looks: a task that is queued from here on wakes it again
         is_early = time.monotonic() - looked < WATCH_S
-        if _tasks:
+        if _tasks or _watching:
             drain()
             time.sleep(REST_S)
         if _watching and not is_early:
             _watching = False  # before it looks, likewise
             looked = time.monotonic()
-            again = [_looked(look) for look in _watches]
-            if any(again):  # otherwise it may be True again
+            if _looked():  # otherwise it may be True again
                 _watching = True
         with _lock:
             if _expected == 0 and not _watching:
@@ -202,11 +189,12 @@ def _run() -> None:
                 return
 
 
-def _looked(look: Callable[[], bool]) -> bool:
+def _looked() -> bool:
+    """Return whether there is something to look at the next time."""
     try:
-        return look()
-    except Exception as error:  # the thread goes on, and so does this function
-        _log.warning("%s: %r", look.__name__, error)
+        return look_at_exports(False, -math.inf) or count_mappings()[0] > 0
+    except Exception as error:  # the thread goes on
+        _log.warning("looking at memory of messages: %r", error)
         return True
 
 
@@ -220,7 +208,7 @@ def _relax() -> None:
 
 
 at_exit.register(at_exit.Step.FINALIZERS)(drain)
-set_hooks(tasks=_tasks, wake=wake)
+set_hooks(tasks=_tasks, wake=wake, wake_watch=wake_watch)
 
 
 @cuda_driver.after_fork

@@ -12,12 +12,12 @@ A process may have 4096 such events. If no event is available, the sender waits 
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
-from mp_core import collect_leases
 from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda._functions import Event, Reference, destroy_events, forget, free_events, set_hooks
+from mp_cuda._functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["close_all", "counts", "make_event", "open_event"]
@@ -37,7 +37,7 @@ def make_event(device: int) -> Event | None:
     """Make one more event for messages. Return None if there may be no more, or if others were returned meanwhile."""
     with _lock:
         if len(_made) >= policy.event_pool:
-            collect_leases()
+            look_at_exports(False, -math.inf)
             return None
         try:
             with cuda_driver.guard(device):
@@ -126,7 +126,6 @@ set_hooks(made=_made, events=_opened, make_event=make_event, open_event=open_eve
 def _forget() -> None:
     global _lock
     _lock = threading.RLock()
-    forget()
     for event in _opened.values():
         event.forget()
     _opened.clear()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
+from mp_core.sharing import backend
 from mp_core.system import imports, packages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -35,6 +36,8 @@ def init_reductions() -> None:
     --------
     >>> mp_cuda.init_reductions()
     """
+    if not backend.LIBSHM:  # libraries pickle their arrays as before
+        return
     for module in WATCHED:
         imports.when_imported(module, _registration(module))
     packages.register("mp_cuda", *(f"import {module}" for module in WATCHED))

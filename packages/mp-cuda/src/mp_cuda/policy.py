@@ -11,7 +11,6 @@ Fallback = Literal["error", "copy"]
 fallback: Fallback = "error"
 exit_wait = 0.0
 event_pool = 256
-linger = 1.0
 
 
 def set_policy(
@@ -61,4 +60,6 @@ def set_policy(
     if linger is not None:
         if linger < 0:
             raise ValueError(f"linger must be 0 seconds or more, not {linger}")
-        module["linger"] = float(linger)
+        from mp_cuda._functions import set_linger
+
+        set_linger(linger)

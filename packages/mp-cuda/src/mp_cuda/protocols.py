@@ -7,8 +7,7 @@ from typing import Any
 from mp_cuda import cuda_driver, dlpack
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
-from mp_cuda.errors import DriverError, NotShareableError
-from mp_cuda.pointer import UnknownPointerError
+from mp_cuda.errors import DriverError, NotShareableError, UnknownPointerError
 from mp_cuda.stream import LEGACY
 
 __all__ = ["by_dlpack", "by_interface"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_cuda import _functions, adapters, finalizer_queue, imports, ipc_events, messages
-from mp_cuda._functions import Table, export_alone, set_hooks, use_codec
+from mp_cuda import _functions, adapters, exports, finalizer_queue, imports, memory_kinds
+from mp_cuda._functions import Table, export_alone, set_hooks, take_back, use_codec
 from mp_cuda.array import DeviceArray
 from mp_cuda.conversion import as_device_array
 from mp_cuda.dtype import DType, plain
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: The modules whose functions C calls, and which nothing else here needs.
-NEEDED = messages, ipc_events
+NEEDED = exports, imports, memory_kinds
 
 
 def reduce_array(obj: Any) -> Any:
@@ -66,7 +66,7 @@ def receive_table(offers: tuple[bytes, ...], table: bytes) -> Table:
     Receive what the arrays of a message share.
 
     Raises `ValueError` if the message is damaged, `StaleHandleError` if it was received before or revoked, and what
-    `mp_cuda.imports.open_memory` raises.
+    opening memory raises.
     """
     return _functions.receive_table(offers, table)
 
@@ -147,7 +147,7 @@ class _Drop:
         self.offers = offers
 
     def run(self) -> None:
-        imports.take_back(self.offers)
+        take_back(self.offers)
 
 
 def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallback | None = None) -> Shared:

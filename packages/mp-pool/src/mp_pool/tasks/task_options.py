@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from numbers import Integral, Real
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -74,11 +73,19 @@ def check_numbers(**options: Any) -> None:
         above, least = _RANGES.get(name, (0, "more than 0 bytes"))
         if value is None:
             continue
-        if not isinstance(value, Real) or (name == "retries" and not isinstance(value, Integral)):
+        if not _is_number(value, whole=name == "retries"):
             raise TypeError(f"{name} must be {least}, not {value!r}")
         number: Any = value
         if not number > above:  # nor is not-a-number
             raise ValueError(f"{name} must be {least}, not {value}")
+
+
+def _is_number(value: Any, whole: bool) -> bool:
+    if isinstance(value, int) or (isinstance(value, float) and not whole):
+        return True
+    from numbers import Integral, Real  # which takes time, and others seldom come
+
+    return isinstance(value, Integral if whole else Real)
 
 
 _RANGES = {

@@ -7,15 +7,14 @@ once, like every mapping, and its pool with it, since another pool may reuse the
 from __future__ import annotations
 
 import os
-from multiprocessing import resource_sharer
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_cuda import cuda_driver
+from mp_cuda._functions import set_hooks
 from mp_cuda.errors import DriverError
-from mp_cuda.pointer import AllocationInfo
 
-__all__ = ["close", "export", "open", "skip"]
+__all__ = ["export"]
 
 POSIX_FD = 1
 
@@ -24,10 +23,13 @@ def _fd_type() -> Any:
     return cuda_driver.bindings().CUmemAllocationHandleType(POSIX_FD)
 
 
-def export(allocation: AllocationInfo) -> tuple[bytes, bytes]:
-    with cuda_driver.guard(allocation.device):
-        pool = cuda_driver.bindings().CUmemoryPool(allocation.pool)
-        data = cuda_driver.bytes_of(cuda_driver.call("cuMemPoolExportPointer", allocation.base))
+def export(device: int, base: int, pool_number: int) -> tuple[bytes, bytes]:
+    """Return the handle of an allocation of a pool, and what one receiver needs to open it."""
+    from multiprocessing import resource_sharer  # few programs have pools
+
+    with cuda_driver.guard(device):
+        pool = cuda_driver.bindings().CUmemoryPool(pool_number)
+        data = cuda_driver.bytes_of(cuda_driver.call("cuMemPoolExportPointer", base))
         fd = int(cuda_driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
     try:
         # One receiver can fetch it, over a socket of this process.
@@ -37,7 +39,8 @@ def export(allocation: AllocationInfo) -> tuple[bytes, bytes]:
     return data, bytes(ForkingPickler.dumps(sent))
 
 
-def open(device: int, handle: bytes, extra: bytes | None) -> tuple[int, Any]:
+def _open(device: int, handle: bytes, extra: bytes | None) -> tuple[int, Any]:
+    """Return the address, and the state for `_close`."""
     fd = _fetched(extra or b"")
     with cuda_driver.guard(device):
         try:
@@ -52,7 +55,8 @@ def open(device: int, handle: bytes, extra: bytes | None) -> tuple[int, Any]:
             raise
 
 
-def skip(extra: bytes) -> None:
+def _skip(extra: bytes) -> None:
+    """Discard *extra*: the memory is already open."""
     os.close(_fetched(extra))
 
 
@@ -60,16 +64,16 @@ def _fetched(extra: bytes) -> int:
     return int(ForkingPickler.loads(extra).detach())
 
 
-def close(device: int, memories: list[tuple[int, Any]]) -> tuple[int, ...]:
-    with cuda_driver.guard(device):
-        return tuple(_closed(ptr, pool) for ptr, pool in memories)
-
-
-def _closed(ptr: int, pool: Any) -> int:
+def _close(device: int, ptr: int, pool: Any) -> int:
+    """Close it on an idle device. Return what the driver says, 0 if it is closed."""
     try:
-        cuda_driver.call("cuMemFreeAsync", ptr, 0)
-        cuda_driver.call("cuStreamSynchronize", 0)
-        cuda_driver.call("cuMemPoolDestroy", pool)
+        with cuda_driver.guard(device):
+            cuda_driver.call("cuMemFreeAsync", ptr, 0)
+            cuda_driver.call("cuStreamSynchronize", 0)
+            cuda_driver.call("cuMemPoolDestroy", pool)
     except DriverError as error:
         return error.code
     return 0
+
+
+set_hooks(open_pool=_open, skip_pool=_skip, close_pool=_close)

@@ -1,0 +1,511 @@
+/* Exports: the memory and events of this process that other processes still use or may still receive.
+ *
+ * Note [Lifetime of sent memory]
+ *
+ *     sender      export --> Sources: what was sent, and so its memory; the events of the message
+ *                    |
+ *                  lease   (a count in shared memory, exact even if processes are killed)
+ *                    ^
+ *     message     an offer: an in-flight reference to the lease
+ *     receiver    Reference <-- Received <-- arrays; released after the memory is closed
+ *
+ *   When the last reference is gone, the lease has ended, and the sender drops what it has sent. It looks
+ *   with each new export, and every 50 ms. A message that no process receives keeps its memory until
+ *   ipc_collect(in_flight_older_than=...) revokes it.
+ *
+ * Note [Memory that is given back on request]
+ *   A receiver that has dropped its last array may keep the memory open for the next message
+ *   (mappings.c, Note [Lingering]). It says so in the lease's memory (LINGERS, reference.c). The memory
+ *   is the sender's no less: if nobody but its exports has it there, the sender sets the byte RECALLED,
+ *   and the receiver closes the memory and releases the lease:
+ *
+ *     the sender's program has dropped it           looked at with each new export, for the two looked
+ *                                                   at longest ago, and every 50 ms
+ *     ipc_collect(), wait_released(), exit          at once, for all exports
+ *     there is no memory for a new allocation       likewise */
+#include "native.h"
+
+#include <errno.h>
+#include <time.h>
+
+enum { FEW = 2, MANY = 8 };
+
+static PyObject *memory_type, *source_type;
+static PyObject *latest; /* {id of an object: its last Source} */
+/* All that have not ended, that were looked at longest ago first. It has a reference to those that were
+ * sent. */
+static mp_link exports = {&exports, &exports};
+static unsigned released; /* of those that were looked at since some were ended */
+
+/* ---- what exports keep ---- */
+
+static void memory_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+
+    Py_XDECREF(((mp_memory *)op)->key);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF(type);
+}
+
+mp_memory *mp_new_memory(PyObject *key, uint64_t base, uint64_t nbytes, int device)
+{
+    PyTypeObject *type = (PyTypeObject *)memory_type;
+    mp_memory *self = (mp_memory *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+
+    if (self == NULL)
+        return NULL;
+    self->key = Py_NewRef(key);
+    self->base = base;
+    self->nbytes = nbytes;
+    self->device = device;
+    return self;
+}
+
+static void source_dealloc(PyObject *op)
+{
+    mp_source *self = (mp_source *)op;
+    PyTypeObject *type = Py_TYPE(op);
+
+    Py_XDECREF(self->leases);
+    Py_XDECREF((PyObject *)self->older);
+    Py_XDECREF((PyObject *)self->memory);
+    Py_XDECREF(self->key);
+    Py_XDECREF(self->extra);
+    Py_XDECREF(self->owner); /* last: to free it may run any code */
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
+    Py_DECREF(type);
+}
+
+mp_source *mp_new_source(PyObject *leases, PyObject *key, uint64_t base, uint64_t nbytes,
+                         int device)
+{
+    PyTypeObject *type = (PyTypeObject *)source_type;
+    mp_source *self = (mp_source *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+
+    if (self == NULL)
+        return NULL;
+    self->leases = Py_NewRef(leases);
+    self->key = Py_XNewRef(key);
+    self->base = base;
+    self->nbytes = nbytes;
+    self->number = MP_ALL;
+    self->device = device;
+    return self;
+}
+
+mp_source *mp_latest_source(PyObject *owner)
+{
+    PyObject *id = PyLong_FromVoidPtr(owner);
+    PyObject *known = id == NULL ? NULL : PyDict_GetItemWithError(latest, id);
+
+    Py_XDECREF(id);
+    return (mp_source *)known;
+}
+
+static int set_latest(PyObject *owner, mp_source *source)
+{
+    PyObject *id = PyLong_FromVoidPtr(owner);
+    int rc = id == NULL       ? -1
+             : source != NULL ? PyDict_SetItem(latest, id, (PyObject *)source)
+                              : PyDict_DelItem(latest, id);
+
+    Py_XDECREF(id);
+    return rc;
+}
+
+mp_source *mp_keep(mp_reference *export, PyObject *owner, mp_memory *memory, PyObject *extra)
+{
+    PyObject *leases = PyTuple_Pack(1, (PyObject *)export);
+    mp_source *self = leases == NULL   ? NULL
+                      : memory != NULL ? mp_new_source(leases, memory->key, memory->base,
+                                                       memory->nbytes, memory->device)
+                                       : mp_new_source(leases, NULL, 0, 0, 0);
+    mp_source *older = self == NULL ? NULL : mp_latest_source(owner);
+
+    Py_XDECREF(leases);
+    if (self == NULL)
+        return NULL;
+    self->older = (mp_source *)Py_XNewRef((PyObject *)older);
+    self->number = (uint32_t)PyList_Size(export->keeps);
+    self->extra = Py_XNewRef(extra);
+    if (PyErr_Occurred() || PyList_Append(export->keeps, (PyObject *)self) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->owner = Py_NewRef(owner);
+    if (memory != NULL) {
+        self->memory = (mp_memory *)Py_NewRef((PyObject *)memory);
+        if (memory->exports++ == 0)
+            mp_count_own(memory->device, memory->key, 1);
+    }
+    if (set_latest(owner, self) < 0) { /* it is kept, and not found */
+        Py_DECREF(self);
+        return NULL;
+    }
+    Py_XDECREF((PyObject *)export->last);
+    export->last = extra == NULL ? (mp_memory *)Py_XNewRef((PyObject *)memory) : NULL;
+    return self;
+}
+
+/* Take a source out of the list of those of its owner. */
+static void take_off(mp_source *source)
+{
+    mp_source *at = mp_latest_source(source->owner), *older = source->older;
+
+    if (at == source) {
+        Py_INCREF((PyObject *)source);
+        if (set_latest(source->owner, older) < 0)
+            PyErr_Clear();
+        Py_DECREF(source);
+        return;
+    }
+    while (at != NULL && at->older != source)
+        at = at->older;
+    if (at != NULL) {
+        at->older = (mp_source *)Py_XNewRef((PyObject *)older);
+        Py_DECREF(source);
+    }
+}
+
+/* ---- exports ---- */
+
+/* With the GIL, so that no other thread forks before the block is in the list; or else with a lock that
+ * keeps them out. */
+static int allocate(mpshm_block *block, int *is_locked)
+{
+    const uint64_t nbytes = MP_SIGNATURE + MP_FLAGS;
+    int strategy = *mp_core.strategy;
+    int rc = mp_core.block_allocate(strategy, nbytes, MPSHM_ZEROED | MPSHM_NOWAIT, block);
+
+    if (rc == -EAGAIN) {
+        PyObject *done = PyObject_CallMethod(mp_hook.no_fork, "acquire", NULL);
+        if (done == NULL)
+            return -1;
+        Py_DECREF(done);
+        *is_locked = 1;
+        Py_BEGIN_ALLOW_THREADS rc = mp_core.block_allocate(strategy, nbytes, MPSHM_ZEROED, block);
+        Py_END_ALLOW_THREADS
+    }
+    if (rc == -ENOMEM) {
+        PyErr_NoMemory();
+    } else if (rc < 0) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return rc < 0 ? -1 : 0;
+}
+
+/* Whether this process uses the memory for more than its exports; -1 with an exception. */
+static int is_in_use(const mp_reference *export)
+{
+    Py_ssize_t n = PyList_Size(export->keeps);
+
+    for (Py_ssize_t i = 0; i < n && i < PyList_Size(export->keeps); i++) {
+        PyObject *owner = ((mp_source *)PyList_GetItem(export->keeps, i))->owner;
+        Py_ssize_t kept = 0;
+        for (const mp_source *at = mp_latest_source(owner); at != NULL; at = at->older)
+            kept++;
+        if (Py_REFCNT(owner) > kept)
+            return 1;
+        PyObject *ask = PyDict_GetItemWithError(mp_hook.in_use, (PyObject *)Py_TYPE(owner));
+        PyObject *said = ask == NULL ? NULL : mp_call(ask, owner);
+        int is_used = said == NULL ? (PyErr_Occurred() ? -1 : 0) : PyObject_IsTrue(said);
+        Py_XDECREF(said);
+        if (is_used != 0)
+            return is_used;
+    }
+    return n == 0; /* its message is just being made, or it keeps only events */
+}
+
+void mp_end_export(mp_reference *self)
+{
+    PyObject *type, *value, *traceback, *keeps = self->keeps;
+    int was_sent = self->is_sent && self->link.next != NULL;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    mp_take_out(&self->link);
+    self->keeps = NULL;
+    for (Py_ssize_t i = 0; keeps != NULL && i < PyList_Size(keeps); i++) {
+        mp_source *source = (mp_source *)PyList_GetItem(keeps, i);
+        mp_memory *memory = source->memory;
+        take_off(source);
+        if (memory != NULL && --memory->exports == 0)
+            mp_count_own(memory->device, memory->key, -1);
+    }
+    mp_return_events(self);
+    Py_CLEAR(self->last);
+    mp_release(self);
+    Py_XDECREF(keeps); /* last: to free what it has may run any code */
+    if (was_sent)
+        Py_DECREF(self);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* End those that no other process has. */
+static void end_released(void)
+{
+    mp_link over = {&over, &over};
+
+    released = 0;
+    for (mp_link *at = exports.next, *next; at != &exports; at = next) {
+        mp_reference *export = MP_OF(mp_reference, link, at);
+        next = at->next;
+        if (export->is_sent && mp_core.lease_end(&export->block)) {
+            mp_take_out(at);
+            mp_append(&over, at);
+        }
+    }
+    while (over.next != &over)
+        mp_end_export(MP_OF(mp_reference, link, over.next));
+}
+
+/* End a few exports that were released, and recall the memory of those that the program has dropped: a
+ * program that sends new arrays all the time keeps few of them. -1 with an exception. */
+static int look_at_oldest(void)
+{
+    for (int i = 0; i < FEW && exports.next != &exports; i++) {
+        mp_reference *export = MP_OF(mp_reference, link, exports.next);
+        mp_take_out(&export->link);
+        mp_append(&exports, &export->link);
+        if (!export->is_sent)
+            continue;
+        released += mp_core.block_others(&export->block) == 0;
+        int is_used = mp_is_recalled(export) ? 1 : is_in_use(export);
+        if (is_used < 0)
+            return -1;
+        if (!is_used && export->block.data != NULL)
+            mp_flags(export)[MP_RECALLED] = 1;
+    }
+    if (released >= MANY) /* each time it looks at all leases */
+        end_released();
+    return 0;
+}
+
+mp_reference *mp_new_export(void)
+{
+    static uint64_t serial;
+    int is_locked = 0;
+    mpshm_block block;
+    PyObject *keeps = PyList_New(0);
+    mp_reference *self = NULL;
+
+    if (keeps == NULL || look_at_oldest() < 0) {
+        Py_XDECREF(keeps);
+        return NULL;
+    }
+    if (allocate(&block, &is_locked) == 0) {
+        mp_core.lease_sign(&block);
+        self = (mp_reference *)mp_new_reference(&block, mp_pid, mp_nonce, ++serial);
+    }
+    if (self != NULL) {
+        self->is_sent = 0;
+        self->keeps = keeps;
+        mp_append(&exports, &self->link);
+    } else {
+        Py_DECREF(keeps);
+    }
+    if (is_locked) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(PyObject_CallMethod(mp_hook.no_fork, "release", NULL));
+        PyErr_Restore(type, value, traceback);
+    }
+    return self;
+}
+
+PyObject *mp_offer(mp_reference *self)
+{
+    struct timespec now;
+
+    if (mp_has_ended(self))
+        return PyErr_Format(PyExc_ValueError, "the lease has ended and cannot be sent");
+    PyObject *handle = mp_core.make_handle(&self->block, MPSHM_LASTING);
+    if (handle == NULL)
+        return NULL;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    self->sent_at = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (!self->is_sent) {
+        self->is_sent = 1;
+        Py_INCREF((PyObject *)self); /* for the list */
+        mp_leave_to(mp_hook.wake_watch, NULL);
+    }
+    return handle;
+}
+
+/* ---- own messages ---- */
+
+PyObject *mp_own_sent(uint64_t serial)
+{
+    mp_reference *found = NULL;
+
+    for (mp_link *at = exports.next; at != &exports && found == NULL; at = at->next)
+        if (MP_OF(mp_reference, link, at)->serial == serial)
+            found = MP_OF(mp_reference, link, at);
+    if (found == NULL)
+        return Py_NewRef(Py_None);
+    PyObject *owners = PyList_New(0), *sources = PyList_GetSlice(found->keeps, 0, PY_SSIZE_T_MAX);
+    int rc = owners == NULL || sources == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyList_Size(sources); i++)
+        rc = PyList_Append(owners, ((mp_source *)PyList_GetItem(sources, i))->owner);
+    PyObject *both = rc == 0 ? PyTuple_Pack(2, owners, sources) : NULL;
+    Py_XDECREF(owners);
+    Py_XDECREF(sources);
+    return both;
+}
+
+/* own_sent(serial) -> what an export of this process keeps, a list; None if it has ended */
+PyObject *mp_py_own_sent(PyObject *module, PyObject *serial)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(serial);
+    (void)module;
+
+    PyObject *both = PyErr_Occurred() ? NULL : mp_own_sent(number);
+    if (both == NULL || both == Py_None)
+        return both;
+    PyObject *owners = Py_NewRef(PyTuple_GetItem(both, 0));
+    Py_DECREF(both);
+    return owners;
+}
+
+/* export_object(object) -> (serial, offer): keep it until the receiver of the offer has released it */
+PyObject *mp_py_export_object(PyObject *module, PyObject *object)
+{
+    mp_reference *export = mp_new_export();
+    mp_source *source = export == NULL ? NULL : mp_keep(export, object, NULL, NULL);
+    PyObject *offer = source == NULL ? NULL : mp_offer(export), *both = NULL;
+    (void)module;
+
+    if (offer != NULL)
+        both = Py_BuildValue("(KN)", (unsigned long long)export->serial, offer);
+    if (export != NULL && !export->is_sent)
+        mp_end_export(export);
+    Py_XDECREF((PyObject *)source);
+    Py_XDECREF((PyObject *)export);
+    return both;
+}
+
+/* ---- all of them ---- */
+
+/* Those that were sent, a list. */
+static PyObject *all(void)
+{
+    PyObject *list = PyList_New(0);
+
+    for (mp_link *at = exports.next; list != NULL && at != &exports; at = at->next)
+        if (MP_OF(mp_reference, link, at)->is_sent &&
+            PyList_Append(list, (PyObject *)MP_OF(mp_reference, link, at)) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+/* look_at_exports(recall, revoke_before): recall the memory of all, or of those that the program has
+ * dropped; revoke messages that were sent before that time; end what no other process has. Return whether
+ * any are left */
+PyObject *mp_py_look_at_exports(PyObject *module, PyObject *args)
+{
+    double before;
+    int recall;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "pd:look_at_exports", &recall, &before))
+        return NULL;
+    PyObject *list = all();
+    int rc = list == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyList_Size(list); i++) {
+        mp_reference *export = (mp_reference *)PyList_GetItem(list, i);
+        if (export->keeps == NULL)
+            continue; /* it has ended meanwhile */
+        int is_used = !recall && !mp_is_recalled(export) ? is_in_use(export) : 0;
+        rc = is_used < 0 ? -1 : 0;
+        if (is_used == 0 && export->block.data != NULL)
+            mp_flags(export)[MP_RECALLED] = 1;
+        if (export->sent_at <= before && export->block.data != NULL)
+            mp_core.block_revoke(&export->block);
+    }
+    Py_XDECREF(list);
+    if (rc < 0)
+        return NULL;
+    end_released();
+    rc = 0;
+    for (mp_link *at = exports.next; at != &exports; at = at->next)
+        rc += MP_OF(mp_reference, link, at)->is_sent;
+    return PyBool_FromLong(rc);
+}
+
+/* live_exports() -> for each its bytes, those who have it, and whether it only lingers there */
+PyObject *mp_py_live_exports(PyObject *module, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    (void)module, (void)unused;
+
+    for (mp_link *at = exports.next; list != NULL && at != &exports; at = at->next) {
+        const mp_reference *export = MP_OF(mp_reference, link, at);
+        unsigned long long nbytes = 0;
+        if (!export->is_sent)
+            continue;
+        for (Py_ssize_t i = 0; i < PyList_Size(export->keeps); i++) {
+            const mp_source *source = (mp_source *)PyList_GetItem(export->keeps, i);
+            int is_first = source->memory != NULL;
+            for (Py_ssize_t k = 0; is_first && k < i; k++)
+                is_first =
+                    ((mp_source *)PyList_GetItem(export->keeps, k))->memory != source->memory;
+            nbytes += is_first ? source->nbytes : 0;
+        }
+        PyObject *row = Py_BuildValue("(KiN)", nbytes, mp_core.block_others(&export->block),
+                                      PyBool_FromLong(mp_flags(export)[MP_LINGERS]));
+        if (row == NULL || PyList_Append(list, row) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+/* In a forked child: its parent's objects stay, and are not used, because the driver cannot free them
+ * here; and it has no reference to the leases. */
+void mp_forget_exports(void)
+{
+    while (exports.next != &exports) {
+        mp_reference *export = MP_OF(mp_reference, link, exports.next);
+        mp_take_out(&export->link);
+        Py_XINCREF(export->keeps);
+        mp_release(export);
+    }
+    PyDict_Clear(latest);
+}
+
+/* ---- the types ---- */
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_doc, "An allocation of this process."},
+    {Py_tp_dealloc, memory_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec memory_spec = {
+    .name = "mp_cuda._native.Memory",
+    .basicsize = sizeof(mp_memory),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = memory_slots,
+};
+
+static PyType_Slot source_slots[] = {
+    {Py_tp_doc, "Memory that messages may have, as they describe it."},
+    {Py_tp_dealloc, source_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec source_spec = {
+    .name = "mp_cuda._native.Source",
+    .basicsize = sizeof(mp_source),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = source_slots,
+};
+
+int mp_add_export_types(PyObject *module)
+{
+    memory_type = PyType_FromModuleAndSpec(module, &memory_spec, NULL);
+    source_type = PyType_FromModuleAndSpec(module, &source_spec, NULL);
+    latest = PyDict_New();
+    return memory_type == NULL || source_type == NULL || latest == NULL ? -1 : 0;
+}
