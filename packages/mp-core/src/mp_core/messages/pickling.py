@@ -132,7 +132,7 @@ def _is_self_contained(cls: Any) -> bool:
 
 
 def _dumps_of_main(obj: Any) -> Any:
-    """Do as `dumps` in a process whose program no other can import, see definitions.py."""
+    """Like `dumps` in a process whose program no other can import, see definitions.py."""
     mark = child_descriptors.mark()
     try:
         return in_message(_dump_without_main, obj)
