@@ -35,15 +35,15 @@ class Library:
         raise NotImplementedError
 
     def submit_limited(self, seconds: float, function: Callable[..., Any], *args: Any) -> Wait:
-        """Do as `submit`, for a task that is ended after *seconds*, if the library can do that."""
+        """Like `submit`, for a task that is ended after *seconds*, if the library can do that."""
         raise NotImplementedError
 
     def submit_repeated(self, times: int, after: type[Exception], function: Callable[..., Any], *args: Any) -> Wait:
-        """Do as `submit`, for a task that is repeated after such an exception, if the library can do that."""
+        """Like `submit`, for a task that is repeated after such an exception, if the library can do that."""
         raise NotImplementedError
 
     def submit_small(self, nbytes: int, function: Callable[..., Any], *args: Any) -> Wait:
-        """Do as `submit`, for a task that is ended with more memory than that, if the library can do that."""
+        """Like `submit`, for a task that is ended with more memory than that, if the library can do that."""
         raise NotImplementedError
 
     def submit_cancellable(self, function: Callable[..., Any], *args: Any) -> tuple[Callable[[], object], Wait]:

@@ -1,4 +1,4 @@
-"""S11: with torch installed, its types are sent as torch promises, and tensors over our memory share it."""
+"""With torch installed, its types are sent as torch promises, and tensors over our memory share it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def echo(connection: Any) -> None:
 
 def echo_queue(requests: Any, answers: Any) -> None:
     """
-    Do as `echo`, from one queue to another.
+    Like `echo`, from one queue to another.
     """
     while (message := requests.get()) is not None:
         answers.put(message)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mp_all as mp
-from mp_core.channels.channels import ChannelConnection
+from mp_core.channels.channel_connections import ChannelConnection
 
 LIMIT = 64 << 10  # a message of more passes through the ring in parts
 
@@ -55,7 +55,7 @@ def test_bytes_arrive_in_order_and_are_not_merged(messages: list[bytes]) -> None
 
 
 def _pair() -> Any:
-    from mp_core.channels import channels as _channels
+    from mp_core.channels import channel_connections as _channels
 
     return _channels.pipe(True)
 

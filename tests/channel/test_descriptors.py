@@ -9,7 +9,7 @@ import channel_tasks as tasks
 import pytest
 from support.scripts import run_python, succeeded
 
-from mp_core.channels.channels import ChannelConnection
+from mp_core.channels.channel_connections import ChannelConnection
 from mp_core.children import child_descriptors
 
 
@@ -58,13 +58,13 @@ def test_a_child_that_dies_before_it_takes_them_leaves_the_end_of_the_file(chann
 def test_rings_leave_half_of_the_descriptors_to_the_program() -> None:
     program = """
 import os, resource
-from mp_core.channels import channels
+from mp_core.channels import channel_connections
 from mp_core.sharing import backend
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 pipes = []
 try:
     while True:
-        pipes.append(channels.pipe(False))
+        pipes.append(channel_connections.pipe(False))
         pipes[-1][1].send(len(pipes))
 except OSError:
     pass
@@ -76,7 +76,7 @@ assert len(pipes) >= rings + 20, pipes  # two each
 assert (refused := backend.channels_refused()) >= 2 * (len(pipes) - rings)
 for end in pipes.pop():
     end.close()
-assert channels.make_pair(False) is None and backend.channels_refused() == refused + 2  # as for a queue
+assert channel_connections.make_pair(False) is None and backend.channels_refused() == refused + 2  # as for a queue
 """
     succeeded(run_python("-c", program))
 

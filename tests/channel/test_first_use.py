@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.scripts import run_python, succeeded
 
-from mp_core.channels.channels import ChannelConnection
+from mp_core.channels.channel_connections import ChannelConnection
 from mp_core.sharing import backend
 
 

@@ -144,7 +144,7 @@ def test_where_there_can_be_no_channel_the_socket_stays(
 
     with monkeypatch.context() as patch:
         if side == "server":
-            patch.setattr(manager_channels.channels, "make_pair", lambda duplex: None)
+            patch.setattr(manager_channels.channel_connections, "make_pair", lambda duplex: None)
         manager = forking.Manager()
     with manager:
         if side == "client":

@@ -1,4 +1,4 @@
-"""S4 against the real libraries: their arrays travel through shared memory, with nothing registered.
+"""The real libraries: their arrays travel through shared memory, with nothing registered.
 
 `MOVED` are objects to send, with the arrays that they consist of. Each is sent to a child and back: it comes back
 equal, each of its arrays lies in shared memory, and the message itself is small.

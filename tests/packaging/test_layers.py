@@ -105,6 +105,7 @@ def test_each_module_is_in_a_room_and_no_room_is_crowded() -> None:
     assert {path.name for kind in ("py", "pyi") for path in MP_CORE.glob(f"*.{kind}")} == BESIDE_THE_ROOMS
     assert {path.name for path in MP_SPAWN.glob("*.py")} == BESIDE_THE_SPAWN_ROOMS
     files = [*MP_CORE.rglob("*.py"), *NATIVE.rglob("*.c"), *MP_POOL.rglob("*.py"), *MP_SPAWN.rglob("*.py")]
+    assert [str(path) for path in files if path.suffix == ".py" and path.stem == path.parent.name] == []
     sizes = Counter(path.parent for path in files)
     assert {str(folder): size for folder, size in sizes.items() if size > 20} == {}
 

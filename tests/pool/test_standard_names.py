@@ -20,7 +20,7 @@ standard: Any = multiprocessing.pool
 
 
 def lazy_starmap(pool: Any, function: Callable[..., Any], calls: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
-    """Do as `starmap`, lazily, by the recipe that is copied from program to program."""
+    """Like `starmap`, lazily, by the recipe that is copied from program to program."""
     pool._check_running()
     batches = standard.Pool._get_tasks(function, calls, chunksize)
     result = standard.IMapIterator(pool)

@@ -104,12 +104,12 @@ def test_many_small_arrays_share_a_pack_with_and_without_a_pickler(echo: Carrier
     sent = private(count)
     for thing in (sent, (1, sent), Holder(sent), Holder([{"a": a} for a in sent])):
         assert is_in(b"rebuild_from_pack", thing)
-        assert is_in(b"load_beside", thing) is isinstance(thing, Holder)
+        assert is_in(b"load_out_of_band", thing) is isinstance(thing, Holder)
         result = echo.call(tasks.echo, thing)
         result = result.thing if isinstance(result, Holder) else result
         result = result[1] if type(result) is tuple else result
         assert [(a["a"] if isinstance(a, dict) else a).tolist() for a in result] == [a.tolist() for a in sent]
-    assert not is_in(b"rebuild_from_pack", sent[:10]) and not is_in(b"load_beside", Holder(sent[:10]))
+    assert not is_in(b"rebuild_from_pack", sent[:10]) and not is_in(b"load_out_of_band", Holder(sent[:10]))
 
 
 def test_few_arrays_beyond_the_room_of_a_message_arrive_shared() -> None:
@@ -266,11 +266,11 @@ def test_a_damaged_message_of_many_arrays_is_an_error_and_its_blocks_are_freed(w
 def test_what_names_no_object_or_no_bytes_of_a_pack_is_an_error() -> None:
     for number in (0, 10**6):
         with pytest.raises(ValueError, match=f"no object number {number}"):
-            backend.beside(number)
+            backend.out_of_band(number)
     stream = pickle.dumps(Holder(1))
     for objects in (b"", b"\x80\x04]\x94(K", pickle.dumps((1, 2)), [1, 2], None):
         with pytest.raises((ValueError, EOFError, pickle.UnpicklingError)):
-            backend.load_beside(stream, objects)
+            backend.load_out_of_band(stream, objects)
     pack = bytearray(100)
     assert _functions.rebuild_from_pack(pack, 84, "d", (2,)).tolist() == [0, 0]
     for memory, offset, shape in ((pack, 85, (2,)), (pack, 2**64 - 8, (2,)), (pack, 0, (-1,)), (b"", 0, (0,))):
@@ -320,7 +320,7 @@ def test_a_limit_of_zero_and_messages_by_value_have_no_pack() -> None:
         mp.set_inline_limit(before)
     mp.set_sharing(False)
     try:
-        assert not is_in(b"rebuild_from_pack", private()) and not is_in(b"load_beside", Holder(private()))
+        assert not is_in(b"rebuild_from_pack", private()) and not is_in(b"load_out_of_band", Holder(private()))
     finally:
         mp.set_sharing(True)
     assert copyreg.dispatch_table.get(np.ndarray) is None

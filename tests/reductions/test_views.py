@@ -18,7 +18,7 @@ from support.carriers import Carrier
 import mp_all as mp
 from mp_core.sharing import backend
 from mp_reductions import _functions
-from mp_reductions.inline import rebuild_inline, reduce_inline
+from mp_reductions.inline import reduce_inline
 
 SHAPE = (4, 5, 1000)  # large enough for the shared allocator
 
@@ -81,8 +81,8 @@ def test_a_small_private_array_of_any_layout_travels_as_the_path_in_python_sends
         view = np.broadcast_to(view, (3, *view.shape))
     if data.draw(st.booleans()):
         view.flags.writeable = False
-    _, args = reduce_inline(view)
-    expected = rebuild_inline(*args)
+    rebuild, args = reduce_inline(view)
+    expected = rebuild(*args)
     message = backend.plain_pickle([view, 1])
     for loads in (backend.loads, pickle.loads):
         got = loads(message)[0]

@@ -199,7 +199,7 @@ def test_the_zygote_imports_no_slow_modules() -> None:
     program = f"""
         import sys
         before = set(sys.modules)
-        import mp_core.children.children, mp_spawn.jobs.zygote_main
+        import mp_core.children.inheritance, mp_spawn.jobs.zygote_main
         print(sorted((set(sys.modules) - before).intersection({slow})))
     """
     done = interactive(program)

@@ -116,7 +116,7 @@ def _send_tensors() -> None:
 
 def _is_on(variable: str) -> bool:
     """
-    Do as `mp_core.system.settings.is_on`, without an import.
+    Like `mp_core.system.settings.is_on`, without an import.
 
     A wrong value ends Python, which would ignore an exception.
     """

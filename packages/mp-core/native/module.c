@@ -12,11 +12,11 @@
 
 PyObject *mp_api_capsule(void); /* api.c */
 
-PyDoc_STRVAR(beside_doc, "beside(number, /)\n--\n\n"
-                         "Return an object that the message carries beside its pickle.");
+PyDoc_STRVAR(out_of_band_doc, "out_of_band(number, /)\n--\n\n"
+                              "Return an object that the message carries beside its pickle.");
 PyDoc_STRVAR(
-    load_beside_doc,
-    "load_beside(stream, objects, /)\n--\n\n"
+    load_out_of_band_doc,
+    "load_out_of_band(stream, objects, /)\n--\n\n"
     "Unpickle *stream*, which refers by number to those of a list, whose pickle is *objects*.");
 PyDoc_STRVAR(
     rebuild_block_doc,
@@ -80,9 +80,9 @@ static PyMethodDef functions[] = {
     {"share", mp_py_share, METH_O, NULL},
     {"message_exhausted", mp_py_message_exhausted, METH_NOARGS, NULL},
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
-    {"beside", mp_py_beside, METH_O, beside_doc},
+    {"out_of_band", mp_py_out_of_band, METH_O, out_of_band_doc},
     {"setup_reducer_table", mp_py_setup_reducer_table, METH_VARARGS, NULL},
-    {"load_beside", mp_py_load_beside, METH_VARARGS, load_beside_doc},
+    {"load_out_of_band", mp_py_load_out_of_band, METH_VARARGS, load_out_of_band_doc},
     {"pack_arrow", mp_py_pack_arrow, METH_VARARGS, NULL},
     {"unpack_arrow", mp_py_unpack_arrow, METH_VARARGS, NULL},
     {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},

@@ -106,8 +106,8 @@ PyObject *mp_py_rebuild_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
 /* object_table.c */
-PyObject *mp_py_beside(PyObject *, PyObject *);
-PyObject *mp_py_load_beside(PyObject *, PyObject *);
+PyObject *mp_py_out_of_band(PyObject *, PyObject *);
+PyObject *mp_py_load_out_of_band(PyObject *, PyObject *);
 /* reducer_table.c */
 PyObject *mp_py_setup_reducer_table(PyObject *, PyObject *);
 /* arrow_pack.c */

@@ -6,13 +6,13 @@
  *   codecs go into a *table*, and the pickle has their numbers; those that share something do so from
  *   the first on:
  *
- *     pickle of (load_beside, (stream, pickle of a list))
+ *     pickle of (load_out_of_band, (stream, pickle of a list))
  *                                |
- *                                +-- ... beside(number) ... beside(number) ...
+ *                                +-- ... out_of_band(number) ... out_of_band(number) ...
  *
  *   An object is surveyed and written as any other (encode.c), when the pickler meets it: what runs
  *   after that may change it. One that its codec does not take goes to its reducer. The list is read
- *   before the stream, so beside() only looks an object up. An object occurs in it once, since the
+ *   before the stream, so out_of_band() only looks an object up. An object occurs in it once, since the
  *   pickler's memo finds the second occurrence.
  *
  *   The stream belongs to its message: only the pickler of the message writes numbers, and not a
@@ -29,7 +29,7 @@ enum {
     PACK = 1 << 18, /* bytes */
 };
 static PyObject *arguments[KEPT]; /* (number,), which are the same in each message */
-static PyObject *beside;
+static PyObject *out_of_band;
 
 /* ---- writing ---- */
 
@@ -51,7 +51,7 @@ static PyObject *numbered(size_t number)
     } else {
         Py_INCREF(args);
     }
-    PyObject *reduction = args ? PyTuple_Pack(2, beside, args) : NULL;
+    PyObject *reduction = args ? PyTuple_Pack(2, out_of_band, args) : NULL;
     Py_XDECREF(args);
     return reduction;
 }
@@ -141,8 +141,8 @@ static void table_dealloc(PyObject *op)
 
 /* ---- reading ---- */
 
-/* beside(number) -> the object */
-PyObject *mp_py_beside(PyObject *module, PyObject *number)
+/* out_of_band(number) -> the object */
+PyObject *mp_py_out_of_band(PyObject *module, PyObject *number)
 {
     size_t n = PyLong_AsSize_t(number);
     (void)module;
@@ -154,13 +154,13 @@ PyObject *mp_py_beside(PyObject *module, PyObject *number)
     return PyErr_Format(PyExc_ValueError, "the message is damaged: it has no object number %zu", n);
 }
 
-/* load_beside(stream, pickle of a list) -> the object of the stream */
-PyObject *mp_py_load_beside(PyObject *module, PyObject *args)
+/* load_out_of_band(stream, pickle of a list) -> the object of the stream */
+PyObject *mp_py_load_out_of_band(PyObject *module, PyObject *args)
 {
     PyObject *stream, *objects;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "SO:load_beside", &stream, &objects))
+    if (!PyArg_ParseTuple(args, "SO:load_out_of_band", &stream, &objects))
         return NULL;
     if (!PyBytes_CheckExact(objects))
         return PyErr_Format(PyExc_ValueError,
@@ -211,6 +211,6 @@ int mp_add_object_table(PyObject *module)
     int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "ObjectTable", type);
 
     Py_XDECREF(type);
-    beside = PyObject_GetAttrString(module, "beside");
-    return beside == NULL ? -1 : rc;
+    out_of_band = PyObject_GetAttrString(module, "out_of_band");
+    return out_of_band == NULL ? -1 : rc;
 }

@@ -321,7 +321,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
 
     def kill_workers(self) -> None:
         """
-        Do as `terminate_workers`, by SIGKILL.
+        Like `terminate_workers`, by SIGKILL.
         """
         self._admission.kill(True, self._cancel_queued)
 

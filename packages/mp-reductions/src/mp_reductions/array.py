@@ -46,7 +46,7 @@ from mp_core.sharing.backend import LIBSHM, by_value, copied_bytes, message_exha
 from mp_core.system import fan_out, packages, reducers
 from mp_core.system.errors import warn_sent_by_value
 from mp_reductions import _functions, inline, memmap, repeated_copy
-from mp_reductions.layout import span
+from mp_reductions.layout import rebuild_ndarray, span
 from mp_reductions.mapped import is_mapped, reduce_mapped
 from mp_reductions.sharing import address_of, find_block
 from mp_reductions.subclass import choose_reducer
@@ -143,34 +143,6 @@ def _reduced(
 
 #: Without memory for so few bytes, the message has none for its other arrays either.
 SMALL = 1 << 20
-
-# NumPy takes any object with the buffer protocol; its type hints list a few.
-_ndarray: Any = np.ndarray
-
-
-def rebuild_ndarray(
-    block: Block | bytearray,
-    dtype: Any,
-    shape: tuple[int, ...],
-    offset: int,
-    strides: tuple[int, ...] | None,
-    writeable: bool,
-) -> np.ndarray[Any, Any]:
-    """Rebuild an array over *block*. A handle that reaches beyond the block is a `ValueError` or a `TypeError`."""
-    # A bytearray is a private copy, made because this process cannot share the block.
-    if not isinstance(block, Block | bytearray):
-        raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
-    dtype = np.dtype(dtype)
-    if dtype.hasobject:
-        raise ValueError("the handle of an array is damaged: Python objects cannot live in shared memory")
-    # np.ndarray checks that shape, offset and strides stay inside the buffer.
-    try:
-        a: np.ndarray[Any, Any] = _ndarray(shape, dtype, block, offset, strides)
-    except OverflowError as error:
-        raise ValueError(f"the handle of an array is damaged: {error}") from None
-    if not writeable:
-        a.flags.writeable = False
-    return a
 
 
 # ---- the fast path ---------------------------------------------------------------------------------------------------

@@ -26,8 +26,9 @@ import numpy as np
 from mp_core.sharing import backend
 from mp_core.system import settings
 from mp_reductions import _functions
+from mp_reductions.layout import rebuild_ndarray
 
-__all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
+__all__ = ["get_inline_limit", "has_room", "reduce_inline", "set_inline_limit"]
 
 DEFAULT_LIMIT = (4 if backend.LIBSHM else 160) * 1024
 # The protocol by which NumPy pickles an array into a pickle of any protocol; 5 would need a pickler of protocol 5.
@@ -122,27 +123,5 @@ def reduce_inline(a: np.ndarray[Any, Any]) -> tuple[Callable[..., Any], tuple[An
         layout = _functions.copy_own_bytes(a, data)
         if layout is not None:
             dtype, *rest = layout
-            return rebuild_inline, (bytes(data), portable_dtype(dtype), *rest)
+            return rebuild_ndarray, (data, portable_dtype(dtype), *rest)
     raise changed(a)
-
-
-def rebuild_inline(
-    data: bytes,
-    dtype: Any,
-    shape: tuple[int, ...],
-    offset: int,
-    strides: tuple[int, ...] | None,
-    writeable: bool,
-) -> np.ndarray[Any, Any]:
-    """Rebuild an array from a pickle of `reduce_inline`; it owns its memory."""
-    dtype = np.dtype(dtype)
-    if dtype.hasobject:
-        raise ValueError("the message of an array is damaged: Python objects do not travel as bytes")
-    # np.ndarray checks that shape, offset and strides stay inside the buffer.
-    try:
-        a: np.ndarray[Any, Any] = np.ndarray(shape, dtype, bytearray(data), offset, strides)
-    except OverflowError as error:
-        raise ValueError(f"the message of an array is damaged: {error}") from None
-    if not writeable:
-        a.flags.writeable = False
-    return a

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["span"]
+from mp_core.memory.block import Block
+
+__all__ = ["rebuild_ndarray", "span"]
 
 
 def span(a: np.ndarray[Any, Any]) -> tuple[int, int]:
@@ -33,3 +35,36 @@ def span(a: np.ndarray[Any, Any]) -> tuple[int, int]:
         else:
             end += (length - 1) * stride
     return first, end
+
+
+# NumPy takes any object with the buffer protocol; its type hints list a few.
+_ndarray: Any = np.ndarray
+
+
+def rebuild_ndarray(
+    block: Block | bytearray,
+    dtype: Any,
+    shape: tuple[int, ...],
+    offset: int,
+    strides: tuple[int, ...] | None,
+    writeable: bool,
+) -> np.ndarray[Any, Any]:
+    """
+    Rebuild an array over *block*, or over bytes of its own.
+
+    Parts that reach beyond the block are a `ValueError` or a `TypeError`.
+    """
+    # A bytearray came in the message, or is a private copy, because this process cannot share the block.
+    if not isinstance(block, Block | bytearray):
+        raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        raise ValueError("the handle of an array is damaged: Python objects cannot be sent as bytes")
+    # np.ndarray checks that shape, offset and strides stay inside the buffer.
+    try:
+        a: np.ndarray[Any, Any] = _ndarray(shape, dtype, block, offset, strides)
+    except OverflowError as error:
+        raise ValueError(f"the handle of an array is damaged: {error}") from None
+    if not writeable:
+        a.flags.writeable = False
+    return a

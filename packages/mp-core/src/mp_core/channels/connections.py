@@ -14,7 +14,7 @@ from multiprocessing import connection as _connection
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core.children import children
+from mp_core.children import inheritance
 from mp_core.messages import buffers  # noqa: F401
 from mp_core.sharing import by_value, forks
 from mp_core.sharing.backend import plain_data, sent
@@ -40,7 +40,7 @@ def install() -> None:
         return
     for kind in _reducers:
         ForkingPickler.register(kind, _reduce)
-    forks.register(before=children.before_fork)
+    forks.register(before=inheritance.before_fork)
     _extend_send()
     _extend_recv_bytes_into()
     if machine.has_libshm():
@@ -54,7 +54,7 @@ def add(kind: type, reducer: Callable[[Any], Any]) -> None:
 
 
 def _reduce(connection: Any) -> Any:
-    return children.with_state(*_reducers[type(connection)](connection))
+    return inheritance.with_state(*_reducers[type(connection)](connection))
 
 
 fan_out.declare(_reduce, lambda connection: "by reference")

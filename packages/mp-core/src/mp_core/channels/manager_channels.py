@@ -35,7 +35,7 @@ from _thread import start_new_thread
 from multiprocessing import connection, managers
 from multiprocessing.connection import Connection
 
-from mp_core.channels import channels
+from mp_core.channels import channel_connections
 from mp_core.sharing import backend, by_value
 from mp_core.system.handler_errors import is_of_handler
 
@@ -117,7 +117,7 @@ def _receive_channel(line: Any, side: int, readable: bool, writable: bool) -> An
         if len(fds) != 2:
             raise OSError(errno.EMFILE, "the descriptors of a channel to a manager did not arrive")
         received = []
-        opened = backend.open_channel(channels.ChannelConnection, *fds, side, readable, writable)
+        opened = backend.open_channel(channel_connections.ChannelConnection, *fds, side, readable, writable)
     except BaseException:
         if received:
             # In a thread, where no handler of a second signal interrupts it.
@@ -127,7 +127,7 @@ def _receive_channel(line: Any, side: int, readable: bool, writable: bool) -> An
                 if not is_of_handler(refusal):
                     _close(received)
         raise
-    return channels.checked(opened)
+    return channel_connections.checked(opened)
 
 
 def _close(received: list[Any]) -> None:
@@ -144,7 +144,7 @@ class _Server(_managers.Server):  # type: ignore[misc]
 
     def accept_channel(self, conn: Any, name: str) -> None:
         """Serve a thread of a client through a channel, or through its connection where there can be no channel."""
-        pair = channels.make_pair(True)
+        pair = channel_connections.make_pair(True)
         if pair is None:
             self.accept_connection(conn, name)
             return

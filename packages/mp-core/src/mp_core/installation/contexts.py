@@ -27,7 +27,7 @@ _standard: Any = vars(context)
 
 
 def _channel_module() -> Any:
-    return imports.load("mp_core.channels.channels")
+    return imports.load("mp_core.channels.channel_connections")
 
 
 def _queue_module() -> Any:

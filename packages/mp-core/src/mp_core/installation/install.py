@@ -131,7 +131,7 @@ def load_messages() -> Any:
 
 
 def _make_pair(duplex: bool) -> Any:
-    return imports.load("mp_core.channels.channels").make_pair(duplex)
+    return imports.load("mp_core.channels.channel_connections").make_pair(duplex)
 
 
 def _join_in_a_coroutine(self: Any, timeout: float | None = None) -> Any:

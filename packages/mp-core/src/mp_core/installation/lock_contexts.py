@@ -18,7 +18,7 @@ __all__ = ["MODULES", "install"]
 
 #: The module of each kind of lock. It is imported with the first lock of a program.
 MODULES = {
-    **dict.fromkeys(("Lock", "RLock", "Semaphore", "BoundedSemaphore"), "mp_core.locks.locks"),
+    **dict.fromkeys(("Lock", "RLock", "Semaphore", "BoundedSemaphore"), "mp_core.locks.robust_locks"),
     **dict.fromkeys(("Condition", "Event", "Barrier"), "mp_core.locks.conditions"),
 }
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from multiprocessing import synchronize, util
 
 from mp_core.locks import sync
-from mp_core.locks.locks import RLock
+from mp_core.locks.robust_locks import RLock
 from mp_core.locks.sync import SharedBlock
 from mp_core.sharing.backend import check, condition_notify, ffi, lib, recorders, timeline_now
 from mp_core.system import exit_status

@@ -35,7 +35,7 @@ Of a message that needs a pickler, arrays and other objects of codecs leave it f
 (`object_table.c`, Note [Objects beside a pickle]). The table of objects replaces the reducers in the message's
 own pickler; a reducer that pickles something with another pickler meanwhile has the usual ones:
 
-    pickle of (load_beside, (bytes of the pickle, pickle of the list of the objects))
+    pickle of (load_out_of_band, (bytes of the pickle, pickle of the list of the objects))
 """
 
 from __future__ import annotations
@@ -50,7 +50,15 @@ from mp_core.children import child_descriptors
 from mp_core.children.main_module import UNPICKLABLE, sends_definitions
 from mp_core.messages import failed_messages, large_bytes
 from mp_core.sharing import backend
-from mp_core.sharing.backend import ObjectTable, ReducerTable, by_value, in_message, load_beside, pickled, plain_pickle
+from mp_core.sharing.backend import (
+    ObjectTable,
+    ReducerTable,
+    by_value,
+    in_message,
+    load_out_of_band,
+    pickled,
+    plain_pickle,
+)
 from mp_core.system import imports, reducers
 from mp_core.system.handler_errors import is_of_handler
 
@@ -124,7 +132,7 @@ def _is_self_contained(cls: Any) -> bool:
 
 
 def _dumps_of_main(obj: Any) -> Any:
-    """Do as `dumps` in a process whose program no other can import, see definitions.py."""
+    """Like `dumps` in a process whose program no other can import, see definitions.py."""
     mark = child_descriptors.mark()
     try:
         return in_message(_dump_without_main, obj)
@@ -222,7 +230,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
     objects = None if table is None else table.written()
     if objects is not None:
-        return _wrapped(cls, load_beside, file.getvalue(), objects)
+        return _wrapped(cls, load_out_of_band, file.getvalue(), objects)
     return file.getbuffer()
 
 

@@ -135,15 +135,15 @@ class Outline(pickle.Unpickler):
             return lambda data, places: self.part(data)
         if (module, name) == ("mp_core.messages.pickling", "load_divided"):
             return lambda stream, pieces, places: self.part(outline(stream, pieces))
-        if (module, name) == ("mp_core._block", "load_beside"):
-            return lambda data, objects: self.beside(data, objects)
+        if (module, name) == ("mp_core._block", "load_out_of_band"):
+            return lambda data, objects: self.out_of_band(data, objects)
         return Blank
 
     def part(self, data: bytes) -> Any:
         """Return the outline of a pickle in the message."""
         return Outline(io.BytesIO(data)).load()
 
-    def beside(self, data: bytes, objects: bytes) -> Any:
+    def out_of_band(self, data: bytes, objects: bytes) -> Any:
         """Return the outline of a pickle with *objects* beside it, which are blanks in it."""
         return self.part(data)
 

@@ -85,7 +85,7 @@ ReducerTable: Any
 SENT: Any
 allocate: Any
 attach_to: Any
-beside: Any
+out_of_band: Any
 by_value: Any
 c_api: Any
 channel_count: Any
@@ -102,7 +102,7 @@ in_message: Any
 is_of_atoms: Any
 is_small: Any
 lasting_handle: Any
-load_beside: Any
+load_out_of_band: Any
 loads: Any
 make_channel: Any
 make_task_ring: Any

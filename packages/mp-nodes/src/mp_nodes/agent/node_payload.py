@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from mp_core import install
-from mp_core.children import children
+from mp_core.children import inheritance
 from mp_core.children.main_module import note_other_receivers
 from mp_core.memory.block import Block, allocate
 from mp_core.memory.mapped_buffers import laid_out, memory_file
@@ -123,10 +123,10 @@ class NodePayload:
         if shipment.inherited is not None:
             subjects, strategy, sharing = shipment.inherited
             install()
-            own = children.inherited()
+            own = inheritance.inherited()
             assert own is not None
             _, _, session, _, timeout = own
-            self._inherited: children.Inherited | None = (subjects, strategy, session, sharing, timeout)
+            self._inherited: inheritance.Inherited | None = (subjects, strategy, session, sharing, timeout)
             # The first block starts the session's manager, which removes the session's folder if this agent is killed.
             self._first_block = allocate(1, zeroed=False)
         else:

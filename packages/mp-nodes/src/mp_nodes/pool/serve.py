@@ -39,7 +39,7 @@ __all__ = ["serve"]
 
 def serve(rank: int, connection: Connection) -> None:
     """
-    Be the node's pool until the driver closes it. The driver's end ends this process, by its death pipe.
+    Run the node's pool until the driver closes it. The driver's end ends this process, by its death pipe.
     """
     settings = pickle.loads(connection.recv_bytes())
     NodePool(connection, settings).run()

@@ -122,7 +122,7 @@ class ConnectedAgents:
 
 def serve(wire: Wire, signals: queue.SimpleQueue[int] | None = None) -> int:
     """
-    Be the agent at this end of *wire* until the driver ends the job or is lost; return the exit code.
+    Run the agent on the connection *wire* until the driver ends the job or is lost; return the exit code.
 
     The driver is told of *signals* to this process.
     """

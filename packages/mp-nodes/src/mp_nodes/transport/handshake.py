@@ -94,7 +94,7 @@ def accept(key: bytes, first: bytes, introduction: Introduction) -> tuple[bytes,
 
 def enter(peer: socket.socket, key: bytes, node_rank: int, ranks: int, name: str) -> Seals:
     """
-    Be the node: prove who this is to node 0, and have it prove who it is; return the keys.
+    Do the node's part: prove who this is to node 0, and have it prove who it is; return the keys.
 
     Raise `WrongKeyError`, `EOFError` if the peer closes the connection without an answer, and `OSError`.
     """

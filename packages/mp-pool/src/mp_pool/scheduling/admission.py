@@ -123,7 +123,7 @@ class Admission:
 
     def kill(self, at_once: bool, drop: Callable[[], None]) -> None:
         """
-        Do as `close`, but end the workers now, by SIGTERM first unless *at_once*. It does not wait: a handler that
+        Like `close`, but end the workers now, by SIGTERM first unless *at_once*. It does not wait: a handler that
         calls it may have interrupted a method of a future, whose lock the scheduler's thread needs.
         """
         self._at_once = at_once or bool(self._at_once)

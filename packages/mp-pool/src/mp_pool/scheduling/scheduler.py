@@ -397,7 +397,7 @@ class Scheduler(Workers):
         self.wake()
 
     def terminate(self, at_once: bool = False) -> None:
-        """Do as `begin_end`, and wait for the end of the thread."""
+        """Like `begin_end`, and wait for the end of the thread."""
         try:
             if self.begin_end(at_once):
                 self.join()

@@ -15,7 +15,7 @@ from multiprocessing import resource_sharer
 from multiprocessing.resource_sharer import DupFd
 
 from mp_core.messages.standard_pools import Blank, Outline, outline
-from mp_core.sharing.backend import load_beside, rebuild_copy
+from mp_core.sharing.backend import load_out_of_band, rebuild_copy
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Resources(Outline):
             return lambda data, places: release(data)
         if (module, name) == ("mp_core.messages.pickling", "load_divided"):
             return _release_divided
-        if (module, name) == (load_beside.__module__, "load_beside"):
+        if (module, name) == (load_out_of_band.__module__, "load_out_of_band"):
             return _release_beside
         if (module, name) == ("numpy", "dtype") or module in _DESCRIPTORS or module.partition(".")[0] in _OURS:
             found = super(Outline, self).find_class(module, name)

@@ -136,7 +136,7 @@ class Task:
 
     def begin_at_once(self) -> bool:
         """
-        Do as `begin`, and leave no lock behind when a signal handler raises; return False if that is not possible now.
+        Like `begin`, and leave no lock behind when a signal handler raises; return False if that is not possible now.
         """
         return self.feeder is None
 

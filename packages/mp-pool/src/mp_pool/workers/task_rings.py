@@ -27,7 +27,7 @@ import signal
 import socket
 from multiprocessing import reduction
 
-from mp_core.children import children, death_pipe
+from mp_core.children import death_pipe, inheritance
 from mp_core.sharing import backend
 from mp_core.sharing.backend import LONGEST
 from mp_pool.tasks.task_messages import BEGUN, HEADER
@@ -204,7 +204,7 @@ class WorkerEnds:
 
     They could go to the worker as a connection. But a spawned process that receives a connection imports the standard
     library's connections, and with them what messages need, before its first task: more than half of what it imports.
-    So their pickle carries what the pickle of a connection does (`mp_core.children.children`), and the worker
+    So their pickle carries what the pickle of a connection does (`mp_core.children.inheritance`), and the worker
     imports the rest when it first waits after a task.
     """
 
@@ -244,7 +244,7 @@ class WorkerEnds:
     def __reduce__(self) -> tuple[Any, ...]:
         memory = None if self.memory < 0 else reduction.DupFd(self.memory)
         stacks = None if self.stacks < 0 else reduction.DupFd(self.stacks)
-        return children.with_state(
+        return inheritance.with_state(
             _rebuild, (reduction.DupFd(self.fd), memory, reduction.DupFd(self.death), stacks, self.index)
         )
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import util
 
-from mp_core.children import children, death_pipe
+from mp_core.children import death_pipe, inheritance
 from mp_core.sharing.backend import LONGEST, plain_loads, recorders, timeline_blocks, timeline_now
 from mp_pool.tasks import function_cache, task_messages
 from mp_pool.tasks.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
@@ -134,7 +134,7 @@ def _write_stacks(fd: int, index: int) -> None:
 
 def _initialize(settings: Settings, ring: Any, index: int) -> bool:
     if settings.initializer_comes or settings.initializer is not None:
-        children.get_ready()  # it may change the root of the process
+        inheritance.get_ready()  # it may change the root of the process
     try:
         if settings.cpus is not None:
             os.sched_setaffinity(0, settings.cpus[index])
@@ -251,7 +251,7 @@ def _get_ready() -> None:
     Import what tasks and results may need: after a result and not before, so that the first does not wait for it.
     """
     try:
-        children.get_ready()
+        inheritance.get_ready()
     except (ImportError, OSError):
         pass  # a task has changed the root or left no descriptor; a message that needs more says so
 

@@ -314,7 +314,7 @@ class ZygotePopen:
 
 def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
     """
-    Be the zygote: start the workers that are asked for, and report their ends.
+    Run the zygote: start the workers that are asked for, and report their ends.
     """
     try:
         gc.disable()  # the program's objects are left as they are

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from mp_core.children.children import attach, inherited
+from mp_core.children.inheritance import attach, inherited
 from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
 from mp_spawn.calls.payload import (
     Buffers,

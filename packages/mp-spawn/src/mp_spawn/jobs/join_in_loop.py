@@ -27,7 +27,7 @@ async def join(
     grace_period: float | None,
 ) -> bool:
     """
-    Do as *join* does, whose events *watch* lets a selector wait for; a task that is cancelled leaves the ranks running.
+    Wait as *join* does, whose events *watch* lets a selector wait for; a cancelled task leaves the ranks running.
     """
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else time.monotonic() + max(0.0, timeout)

@@ -88,7 +88,7 @@ def main(file: IO[bytes], path: list[str]) -> None:
     Fork the ranks, then wait for them. *path* is the sys.path with which this interpreter has started.
     """
     # Not at the top, because the parent also imports this module. Every rank would import these.
-    from mp_core.children import children  # noqa: F401
+    from mp_core.children import inheritance  # noqa: F401
     from mp_core.messages import definitions  # noqa: F401
     from mp_spawn.ranks import diagnostics, program  # noqa: F401
 

@@ -26,7 +26,7 @@ __all__ = [
     "discard_unread",
     "in_message",
     "lasting_handle",
-    "load_beside",
+    "load_out_of_band",
     "loads",
     "pickled",
     "pickled_by_value",
@@ -294,6 +294,6 @@ def discard_unread(data: Any) -> None:
         at = content.find(_OPCODE, at + 1)
 
 
-def load_beside(stream: bytes, objects: bytes) -> NoReturn:
+def load_out_of_band(stream: bytes, objects: bytes) -> NoReturn:
     """Raise a `ReceiveError`, since the message is of a process that has libshm."""
     raise refuse(errno.ENOSYS, b"")

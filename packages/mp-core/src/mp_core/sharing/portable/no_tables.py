@@ -10,8 +10,8 @@ from mp_core.system.errors import ReceiveError
 __all__ = [
     "ObjectTable",
     "ReducerTable",
-    "beside",
     "message_exhausted",
+    "out_of_band",
     "pack_arrow",
     "setup_reducer_table",
     "unpack_arrow",
@@ -48,7 +48,7 @@ def message_exhausted() -> None:
     """Do nothing: each array is tried."""
 
 
-def beside(number: int) -> NoReturn:
+def out_of_band(number: int) -> NoReturn:
     """Raise a ValueError: no message has objects beside its pickle here."""
     raise ValueError(f"the message is damaged: it has no object number {number}")
 
