@@ -45,7 +45,7 @@ def _alone(obj: Any, stream: Any, receivers: int, fallback: Fallback | None) -> 
     if kind is None:
         array = as_device_array(obj, stream=stream)
     else:
-        array, extra = adapters.by_kind(kind).taken_apart(obj)
+        array, extra = adapters.taken_apart(adapters.by_kind(kind), obj)
         if stream is not None:
             array = array._replace(stream=stream_number(stream))
     dtype = None if plain(array.dtype) is not None else tuple(array.dtype)
@@ -84,7 +84,7 @@ def taken_apart(obj: Any) -> tuple[str, DeviceArray, bytes] | None:
     kind, adapter, handles = adapters.registered[type(obj)]
     if handles is not None and not handles(obj):
         return None
-    return kind, *adapter.taken_apart(obj)
+    return kind, *adapters.taken_apart(adapter, obj)
 
 
 def _rebuild_kind(kind: str, extra: bytes, array: DeviceArray) -> Any:
@@ -123,12 +123,11 @@ class Shared:
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
         self._parts = parts
-        self._task: _Drop | None = _Drop(parts[0])
+        self._task = finalizer_queue.Task(0, _take_back, parts[0])
         finalizer_queue.expect()
 
     def __reduce__(self) -> Any:
-        assert self._task is not None
-        self._task.offers = ()
+        self._task = self._task._replace(argument=())
         return rebuild_alone, self._parts
 
     def __del__(self, put: Any = finalizer_queue.put) -> None:
@@ -137,17 +136,9 @@ class Shared:
             put(task)
 
 
-class _Drop:
-    """Take back the references of a message that was not sent."""
-
-    after_work = False
-    device = 0
-
-    def __init__(self, offers: tuple[bytes, ...]) -> None:
-        self.offers = offers
-
-    def run(self) -> None:
-        take_back(self.offers)
+def _take_back(device: int, messages: list[tuple[bytes, ...]]) -> None:
+    for offers in messages:
+        take_back(offers)
 
 
 def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallback | None = None) -> Shared:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from mp_cuda.array import DeviceArray
 
-__all__ = ["KINDS", "Adapter", "by_kind", "kind_of", "of", "registered"]
+__all__ = ["KINDS", "Adapter", "by_kind", "kind_of", "of", "registered", "taken_apart"]
 
 KINDS = {"cupy": "cupy", "numba": "numba.cuda.cudadrv.devicearray", "torch": "torch", "cuda.core": "cuda.core"}
 """The kinds, with the module that must have been imported for such arrays to exist."""
@@ -25,11 +25,14 @@ class Adapter(Protocol):
     def view(self, obj: Any) -> DeviceArray:
         """View *obj* as a `DeviceArray` that keeps it alive."""
 
-    def taken_apart(self, obj: Any) -> tuple[DeviceArray, bytes]:
-        """Return the memory to send, which need not be all or only that of *obj*, and what else `rebuild` needs."""
-
     def rebuild(self, array: DeviceArray, extra: bytes) -> Any:
         """Make an array of the library on the memory of *array*, and keep *array* alive."""
+
+
+def taken_apart(adapter: Adapter, obj: Any) -> tuple[DeviceArray, bytes]:
+    """Return the memory to send, which need not be all or only that of *obj*, and what else `rebuild` needs."""
+    own: Any = getattr(adapter, "taken_apart", None)
+    return (adapter.view(obj), b"") if own is None else own(obj)
 
 
 registered: dict[type, tuple[str, Adapter, Callable[[Any], bool] | None]] = {}
