@@ -51,7 +51,45 @@ def test_each_value_arrives_as_it_left(sent: Any) -> None:
         assert repr(got) == repr(sent)
 
 
-@given(ATOMS, st.data())
+ITEMS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(), st.binary()
+)
+SETS = st.one_of(st.sets(ITEMS, max_size=20), st.frozensets(ITEMS | st.tuples(ITEMS, st.tuples(ITEMS)), max_size=20))
+
+
+@given(SETS)
+@example(set())
+@example(frozenset())
+def test_a_set_of_atoms_arrives_as_it_left(sent: Any) -> None:
+    for message in (sent, [sent, (sent, {1: sent})]):
+        data = backend.plain_pickle(message)
+        pickletools.dis(data, out=io.StringIO())
+        for loads in pickle.loads, backend.plain_loads:
+            got = loads(data)
+            assert got == message
+            assert type(got if message is sent else got[0]) is type(sent)
+            assert message is sent or got[0] is got[1][0] is got[1][1][1]
+
+
+class Counted:
+    """Counts how often its hash is asked for."""
+
+    asked = 0
+
+    def __hash__(self) -> int:
+        type(self).asked += 1
+        return 1
+
+
+@pytest.mark.parametrize("make", [lambda: {Counted()}, lambda: {frozenset({1})}, lambda: frozenset({(1, Counted())})])
+def test_a_set_whose_items_have_a_hash_in_python_is_left_to_the_pickler(make: Any) -> None:
+    sent = make()
+    before = Counted.asked
+    assert backend.plain_pickle(sent) is None
+    assert Counted.asked == before
+
+
+@given(ATOMS | SETS, st.data())
 def test_a_damaged_message_is_no_other_value_than_for_the_unpickler(value: Any, choose: st.DataObject) -> None:
     data = damaged(backend.plain_pickle(value), choose)
     assert outcome(backend.plain_loads, data) == outcome(pickle.loads, data)

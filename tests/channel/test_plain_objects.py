@@ -133,7 +133,8 @@ class Color(enum.Enum):
     """Has a reduction of the standard library's."""
 
     RED = 1
-    DEEP = ("a", (2, frozenset()))
+    DEEP = ("a", (2, frozenset({3})))
+    DEEPER = ("a", (2, frozenset({frozenset()})))
 
 
 class Access(enum.Flag):
@@ -199,7 +200,7 @@ OTHERS: list[Callable[[], Any]] = [
     Slots,
     SlotsAndMore,
     lambda: Listed([1]),
-    lambda: Color.DEEP,  # it has a set
+    lambda: Color.DEEPER,  # it has a set of sets
     CornerWithState.made,
     lambda: CornerWithChoice(1),
     lambda: Day(2026, 1, 2),

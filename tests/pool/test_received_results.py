@@ -66,7 +66,7 @@ def test_a_worker_that_dies_when_a_thread_is_about_to_receive_is_lost_and_nothin
                 if not may(*args):
                     return False
                 worker.signal(signal.SIGKILL)
-                assert until(lambda: worker.line.fileno() < 0, PATIENCE)
+                assert until(lambda: worker.ring.fileno() < 0, PATIENCE)
                 return True
 
             patch.setattr(scheduler, "_may_be_received", dies)
@@ -74,7 +74,7 @@ def test_a_worker_that_dies_when_a_thread_is_about_to_receive_is_lost_and_nothin
             patch.undo()
             if answer is not None:
                 assert isinstance(answer, mp_all.WorkerLostError)
-                assert worker.line.first() is None and worker.line.claimed > 1 << 60
+                assert worker.ring.first() is None and worker.ring.claimed > 1 << 60
             assert pool.submit(tasks.square, 3)() == 9
 
 

@@ -30,6 +30,26 @@ def test_each_arrives_as_it_left(kind: str, data: bytes) -> None:
         assert got.tobytes() == sent.tobytes()
 
 
+UNITS = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "25s", "10D", "3M"]
+
+
+@given(st.sampled_from("Mm"), st.sampled_from(UNITS), st.sampled_from([-(2**63), 0]) | st.integers(-(2**63), 2**63 - 1))
+def test_a_date_and_a_duration_arrive_with_their_unit(kind: str, unit: str, count: int) -> None:
+    sent = np.array(count, np.int64).view(f"{kind}8[{unit}]")[()]
+    data = backend.plain_data([sent])
+    assert data is not None
+    for loads in in_c, by_unpickler:
+        (got,) = loads(data)
+        assert (type(got), got.dtype, got.tobytes()) == (type(sent), sent.dtype, sent.tobytes())
+
+
+@pytest.mark.parametrize("sent", [np.timedelta64(5), np.timedelta64("NaT"), np.datetime64("NaT")])
+def test_one_without_a_unit_is_left_to_the_pickler(sent: Any) -> None:
+    assert backend.plain_data(sent) is None
+    got = ForkingPickler.loads(ForkingPickler.dumps(sent))
+    assert (type(got), got.dtype, got.tobytes()) == (type(sent), sent.dtype, sent.tobytes())
+
+
 @pytest.mark.parametrize("kind", FEW_BITS + "efd")
 def test_it_needs_no_pickler(kind: str) -> None:
     sent = np.dtype(kind).type(1)

@@ -13,8 +13,8 @@ import pytest
 from descendants import Watched
 
 from mp_core.system.control_groups import processors
+from mp_spawn.command import command_options
 from mp_spawn.command.command_line import parsed
-from mp_spawn.command.main import command_options
 
 SHOW = """
     import os, sys

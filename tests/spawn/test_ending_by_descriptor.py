@@ -18,7 +18,7 @@ from test_lifetime_of_ranks import started
 import mp_all as mp
 from mp_spawn import run, start_processes
 from mp_spawn.jobs import context, context_launcher, zygote
-from mp_spawn.output.destinations import destinations as output
+from mp_spawn.output import destinations as output
 from mp_spawn.ranks import process_handle
 
 Pipe = tuple[Connection, Connection]

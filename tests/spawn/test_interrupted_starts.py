@@ -77,7 +77,7 @@ RANK = """
 """
 COMMAND = """
     import os, signal, sys, time
-    from mp_spawn.command.main import main as command
+    from mp_spawn.command import main as command
     from mp_spawn.jobs import job, zygote
 
     calls = []

@@ -12,7 +12,7 @@ import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
 from mp_spawn import ProcessExitedException, run, start_processes
-from mp_spawn.output.destinations import destinations as output
+from mp_spawn.output import destinations as output
 
 LINES = """
     import sys

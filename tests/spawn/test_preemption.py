@@ -114,7 +114,7 @@ def test_after_a_failure_a_rank_that_does_not_end_is_killed_after_the_grace_peri
 
 
 def test_torchruns_variable_sets_the_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mp_spawn.command.main import command_line
+    from mp_spawn.command import command_line
 
     assert parsed(["train.py"]).shutdown_timeout == 30
     options = command_line.parser({**os.environ, "PET_SHUTDOWN_TIMEOUT": "7"})

@@ -14,7 +14,7 @@ import pytest
 from support.scripts import NO_DESCRIPTORS, run_script
 
 from mp_core.memory import mapped_buffers
-from mp_spawn.output.destinations import destinations as output
+from mp_spawn.output import destinations as output
 from mp_spawn.output.tee import Tee
 from mp_spawn.ranks import rank
 

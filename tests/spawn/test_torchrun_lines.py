@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mp_core.system.control_groups import processors
+from mp_spawn.command import command_options
 from mp_spawn.command.command_line import REFUSED, parsed
-from mp_spawn.command.main import command_options
 
 SHOW = """
     import os, pathlib, signal, sys, time

@@ -29,7 +29,6 @@
 #include "allocator/size_class.h"
 #include "allocator/write_block.h"
 #include "base/process_lock.h"
-#include "mpshm/block.h"
 #include "segment/reserve.h"
 
 enum {
@@ -89,17 +88,16 @@ static void write_and_map(char *to, const char *from, uint64_t nbytes)
     }
 }
 
-void mpshm_block_write(const mpshm_block *block, const void *from, uint64_t nbytes)
+void mpshm__write_block(struct mpshm__segment *segment, uint32_t i, char *to, const void *from,
+                        uint64_t nbytes)
 {
-    struct mpshm__segment *segment = block->segment;
-    char *to = block->data;
-    uint64_t done = 0;
+    uint64_t at = (uint64_t)(to - (char *)segment->header), done = 0;
 
     if (nbytes >= LEAST && segment->own) {
-        uint8_t *writes = &segment->writes[block->index];
+        uint8_t *writes = &segment->writes[i];
         if (*writes == MPSHM__UNTOUCHED) {
             *writes = MPSHM__UNMAPPED;
-            done = write_unmapped(segment, (uint64_t)(to - (char *)segment->header), from, nbytes);
+            done = write_unmapped(segment, at, from, nbytes);
         } else if (*writes == MPSHM__UNMAPPED) {
             *writes = MPSHM__MAPPED;
             write_and_map(to, from, nbytes);

@@ -4,6 +4,7 @@
 
 #include "allocator/allocator.h"
 #include "allocator/grow.h"
+#include "allocator/write_block.h"
 #include "base/process_lock.h"
 #include "platform/linux/memory_size.h"
 #include "reference/block.h"
@@ -75,6 +76,11 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     }
     mpshm__unlock();
     return err;
+}
+
+void mpshm_block_write(const mpshm_block *block, const void *from, uint64_t nbytes)
+{
+    mpshm__write_block(block->segment, block->index, block->data, from, nbytes);
 }
 
 int mpshm__block_retain(struct mpshm__segment *segment, uint32_t i, int flags, mpshm_block *out)

@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.sharing.backend.c_api"
-enum { MP_CORE_API_VERSION = 15 };
+enum { MP_CORE_API_VERSION = 16 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -313,10 +313,10 @@ typedef struct {
      * value. */
     void (*register_codec)(const mp_codec *codec);
 
-    /* Let the objects of exactly that type be written as a call of it with one number, truth value or
-     * text, which `atom_of` returns: a new reference, or NULL, without an exception for an object that
-     * needs a pickler. */
-    void (*register_constructor)(PyTypeObject *type, PyObject *(*atom_of)(PyObject *object));
+    /* Let the objects of exactly that type be written as a call of it with what `args_of` returns: a
+     * new tuple of one or two numbers, truth values or texts, or NULL, without an exception for an
+     * object that needs a pickler. */
+    void (*register_constructor)(PyTypeObject *type, PyObject *(*args_of)(PyObject *object));
 
     /* Return room for that many more bytes of the message, to be filled at once; NULL with an
      * exception without memory. */

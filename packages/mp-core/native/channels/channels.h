@@ -5,7 +5,7 @@
 
 /* Add the type Channel to the module: 0, or -1 with an exception. */
 int mp_add_channel_type(PyObject *module);
-/* Add the type Line to the module. */
+/* Add the type TaskRing to the module. */
 int mp_add_line_type(PyObject *module);
 
 /* ---- functions of the module _block ---- */
@@ -18,9 +18,9 @@ PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
 /* lazy_ring.c */
 PyObject *mp_py_channels_refused(PyObject *, PyObject *);
-/* line.c */
-PyObject *mp_py_make_line(PyObject *, PyObject *);
-PyObject *mp_py_open_line(PyObject *, PyObject *);
+/* task_ring.c */
+PyObject *mp_py_make_task_ring(PyObject *, PyObject *);
+PyObject *mp_py_open_task_ring(PyObject *, PyObject *);
 PyObject *mp_py_wait_any(PyObject *, PyObject *);
 
 #endif

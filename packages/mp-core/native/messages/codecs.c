@@ -3,14 +3,14 @@
 
 #include "messages/messages.h"
 
-enum { CODECS = 16, CONSTRUCTORS = 16 };
+enum { CODECS = 16, CONSTRUCTORS = 24 };
 
 static mp_codec codecs[CODECS];
 static int count;
 
 static struct {
     PyTypeObject *type;
-    PyObject *(*atom_of)(PyObject *);
+    PyObject *(*args_of)(PyObject *);
 } constructors[CONSTRUCTORS];
 static int constructor_count;
 
@@ -44,7 +44,7 @@ const mp_codec *mp_codec_after(const mp_codec *codec)
     return NULL;
 }
 
-void mp_register_constructor(PyTypeObject *type, PyObject *(*atom_of)(PyObject *object))
+void mp_register_constructor(PyTypeObject *type, PyObject *(*args_of)(PyObject *object))
 {
     int i = 0;
 
@@ -53,7 +53,7 @@ void mp_register_constructor(PyTypeObject *type, PyObject *(*atom_of)(PyObject *
     if (i == CONSTRUCTORS)
         return; /* the pickler goes on to write them */
     constructors[i].type = type;
-    constructors[i].atom_of = atom_of;
+    constructors[i].args_of = args_of;
     if (i == constructor_count)
         constructor_count++;
 }
@@ -62,7 +62,7 @@ PyObject *(*mp_constructor_of(PyObject *object))(PyObject *)
 {
     for (int i = 0; i < constructor_count; i++)
         if (Py_TYPE(object) == constructors[i].type)
-            return constructors[i].atom_of;
+            return constructors[i].args_of;
     return NULL;
 }
 

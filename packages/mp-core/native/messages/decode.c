@@ -122,6 +122,8 @@ static PyObject *made(mp_reader *from, unsigned char opcode)
         return PyList_New(0);
     case '}':
         return PyDict_New();
+    case 0x8f:
+        return PySet_New(NULL);
     default:
         return NULL;
     }
@@ -163,23 +165,37 @@ static int close_marked_tuple(machine *m)
     return close_tuple(m, m->stack.count - first);
 }
 
-/* Put the objects after the last mark into the list or dict before it. */
-static int close_container(machine *m, int is_dict)
+/* Put the objects after the last mark into the list, dict or set before it. */
+static int close_container(machine *m, unsigned char opcode)
 {
     row *stack = &m->stack;
     size_t first = m->mark_count == 0 ? 0 : m->marks[--m->mark_count], n = stack->count - first;
     PyObject *into = first <= last_mark(m) ? NULL : stack->items[first - 1];
-    int rc = 0;
+    int rc = 0, is_dict = opcode == 'u', is_list = opcode == 'e';
 
-    if (into == NULL ||
-        (is_dict ? !PyDict_CheckExact(into) || n % 2 != 0 : !PyList_CheckExact(into)))
+    if (into == NULL || (is_dict   ? !PyDict_CheckExact(into) || n % 2 != 0
+                         : is_list ? !PyList_CheckExact(into)
+                                   : Py_TYPE(into) != &PySet_Type))
         return -1;
     for (size_t i = first; rc == 0 && i < stack->count; i += is_dict ? 2 : 1)
-        rc = is_dict ? PyDict_SetItem(into, stack->items[i], stack->items[i + 1])
-                     : PyList_Append(into, stack->items[i]);
+        rc = is_dict   ? PyDict_SetItem(into, stack->items[i], stack->items[i + 1])
+             : is_list ? PyList_Append(into, stack->items[i])
+                       : PySet_Add(into, stack->items[i]);
     while (stack->count > first)
         Py_DECREF(stack->items[--stack->count]);
     return rc;
+}
+
+/* Replace the objects after the last mark by a frozenset of them. */
+static int close_frozenset(machine *m)
+{
+    row *stack = &m->stack;
+
+    if (close_marked_tuple(m) < 0)
+        return -1;
+    PyObject *items = stack->items[--stack->count], *set = PyFrozenSet_New(items);
+    Py_DECREF(items);
+    return append(stack, set);
 }
 
 /* Replace the last two objects by what `make` makes of them. If it raises, Python code may have run
@@ -306,7 +322,10 @@ static int step(machine *m, mp_reader *from)
         return close_tuple(m, opcode - 0x84);
     case 'e':
     case 'u':
-        return close_container(m, opcode == 'u');
+    case 0x90:
+        return close_container(m, opcode);
+    case 0x91:
+        return close_frozenset(m);
     case 0x94:
         return memoize(m);
     default: {

@@ -7,6 +7,7 @@
  *   times, decimals, paths, enums, named tuples    what their reduction calls, see objects.c
  *   objects that a number or text makes            a call of their class, as of NumPy's scalars
  *   tuples, lists and dicts of them                written here, also if one occurs twice
+ *   sets of atoms, and of tuples of them           likewise
  *   arrays and large bytes in these                written by their codecs
  *   more atoms, in tuples and lists                pickle.dumps, which needs no reducers
  *   all else                                       ForkingPickler
@@ -239,6 +240,31 @@ static int look_at_dict(mp_survey *s, PyObject *object, uint32_t at, int depth)
     return rc == 1 ? put_opcode(&s->plan.bytes, 'u') : rc;
 }
 
+static int is_light(PyObject *object);
+
+/* EMPTY_SET, MEMOIZE, MARK, items, ADDITEMS; or MARK, items, FROZENSET, MEMOIZE. The receiver asks
+ * each item for its hash, so only those are written whose hash runs no code of the program. */
+static int look_at_set(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    enum { TUPLES = 2 };
+    int is_frozen = Py_TYPE(object) == &PyFrozenSet_Type, rc;
+    PyObject *items = PySequence_Tuple(object); /* as they are at one moment */
+
+    if (items == NULL)
+        return -1;
+    if (!is_frozen)
+        mp_plan_number(&s->plan, at);
+    rc = is_frozen ? put_opcode(&s->plan.bytes, '(') : put(&s->plan.bytes, "\x8f\x94(", 3);
+    for (Py_ssize_t i = 0; rc == 1 && i < PyTuple_Size(items); i++) {
+        PyObject *item = PyTuple_GetItem(items, i);
+        rc = mp_is_made_of(is_light, item, TUPLES, PY_SSIZE_T_MAX) ? look_at(s, item, depth) : 0;
+    }
+    Py_DECREF(items);
+    if (rc == 1)
+        rc = put_opcode(&s->plan.bytes, is_frozen ? '\x91' : '\x90');
+    return rc == 1 && is_frozen ? memoize(s, at) : rc;
+}
+
 /* The first of the codecs of a type, from this one on, that stands for the type's reducer; or NULL. */
 static const mp_codec *current_codec(mp_survey *s, const mp_codec *codec)
 {
@@ -288,14 +314,14 @@ static const mp_codec *codec_of(mp_survey *s, PyObject *object)
 
 static int look_at_container(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
-    int was_crowded = s->is_crowded, is_tuple = PyTuple_CheckExact(object);
-    int is_dict = !is_tuple && PyDict_CheckExact(object);
+    int was_crowded = s->is_crowded;
 
     if (PyObject_Size(object) > CROWD)
         s->is_crowded = 1;
-    int rc = is_tuple  ? look_at_tuple(s, object, at, depth)
-             : is_dict ? look_at_dict(s, object, at, depth)
-                       : look_at_list(s, object, at, depth);
+    int rc = PyTuple_CheckExact(object)  ? look_at_tuple(s, object, at, depth)
+             : PyDict_CheckExact(object) ? look_at_dict(s, object, at, depth)
+             : PyList_CheckExact(object) ? look_at_list(s, object, at, depth)
+                                         : look_at_set(s, object, at, depth);
     s->is_crowded = was_crowded;
     return rc;
 }
@@ -333,22 +359,23 @@ static int look_at_class_of(mp_survey *s, PyObject *object)
     return look_at_known_name(s, (PyObject *)Py_TYPE(object));
 }
 
-/* class, atom, TUPLE1, REDUCE */
-static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*atom_of)(PyObject *),
+/* class, one or two atoms, TUPLE1 or TUPLE2, REDUCE */
+static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*args_of)(PyObject *),
                         uint32_t at)
 {
     int rc = mp_has_reducer(Py_TYPE(object));
-    PyObject *atom = rc == 0 ? atom_of(object) : NULL;
+    PyObject *args = rc == 0 ? args_of(object) : NULL;
 
-    if (atom == NULL)
+    if (args == NULL)
         return PyErr_Occurred() ? -1 : 0;
     s->free_objects += FOR_EACH_ENTRY;
-    rc = mp_is_atom(atom) && !mp_is_large(atom) ? look_at_class_of(s, object) : 0;
+    Py_ssize_t n = PyTuple_Size(args);
+    rc = mp_is_made_of(is_light, args, 1, 2) && n > 0 ? look_at_class_of(s, object) : 0;
+    for (Py_ssize_t i = 0; rc == 1 && i < n; i++)
+        rc = put_atom(&s->plan.bytes, PyTuple_GetItem(args, i));
+    Py_DECREF(args);
     if (rc == 1)
-        rc = put_atom(&s->plan.bytes, atom);
-    Py_DECREF(atom);
-    if (rc == 1)
-        rc = put(&s->plan.bytes, "\x85R", 2);
+        rc = put(&s->plan.bytes, n == 1 ? "\x85R" : "\x86R", 2);
     return rc == 1 ? memoize(s, at) : rc;
 }
 
@@ -400,9 +427,9 @@ static int look_at_other(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
     if (mp_has_name(object))
         return look_at_name(s, object, at);
-    PyObject *(*atom_of)(PyObject *) = mp_constructor_of(object);
-    if (atom_of != NULL)
-        return look_at_call(s, object, atom_of, at);
+    PyObject *(*args_of)(PyObject *) = mp_constructor_of(object);
+    if (args_of != NULL)
+        return look_at_call(s, object, args_of, at);
     if (depth == 0)
         return 0;
     PyTypeObject *kind = Py_TYPE(object);
@@ -424,7 +451,8 @@ static int look_at(mp_survey *s, PyObject *object, int depth)
     int is_tuple = PyTuple_CheckExact(object);
     if (is_tuple && PyTuple_Size(object) == 0) /* one object, wherever it occurs */
         return depth > 0 ? put_opcode(&s->plan.bytes, ')') : 0;
-    int is_container = is_tuple || PyList_CheckExact(object) || PyDict_CheckExact(object);
+    int is_container = is_tuple || PyList_CheckExact(object) || PyDict_CheckExact(object) ||
+                       Py_TYPE(object) == &PySet_Type || Py_TYPE(object) == &PyFrozenSet_Type;
     int is_text = n > 0 && n <= MP_LONGEST;
     const mp_codec *codec = is_container || is_text ? NULL : codec_of(s, object);
     int is_other = !is_container && !is_text && codec == NULL;

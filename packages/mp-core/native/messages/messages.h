@@ -24,7 +24,7 @@ const mp_codec *mp_codec_after(const mp_codec *codec);
 /* Return the function that makes an atom of the object, of which its type makes the object; or
  * NULL. */
 PyObject *(*mp_constructor_of(PyObject *object))(PyObject *);
-void mp_register_constructor(PyTypeObject *type, PyObject *(*atom_of)(PyObject *object));
+void mp_register_constructor(PyTypeObject *type, PyObject *(*args_of)(PyObject *object));
 /* Return the reducer that ForkingPickler has for the type, borrowed, or NULL. */
 PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler);
 /* 1 if it or copyreg has one; -1 with an exception. */

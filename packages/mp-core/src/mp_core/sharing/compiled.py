@@ -71,11 +71,11 @@ STRATEGIES: dict[str, int] = {
 }
 
 # The rest is of _block, see the end. PyCapsule_Import finds the table of C functions under
-# "mp_core.sharing.backend.c_api". LONGEST is the most bytes of one message of a `Line`, between a pool and a worker.
+# "mp_core.sharing.backend.c_api". LONGEST is the most bytes of one message of a `TaskRing`.
 Buffer: type
 Channel: type
 LONGEST: int
-Line: type
+TaskRing: type
 PickleReader: type
 PickleWriter: type
 SemLock: type
@@ -105,13 +105,13 @@ lasting_handle: Any
 load_beside: Any
 loads: Any
 make_channel: Any
-make_line: Any
+make_task_ring: Any
 message_exhausted: Any
 only_atoms: Any
 open_block: Any
 open_channel: Any
 open_descriptors_for_child: Any
-open_line: Any
+open_task_ring: Any
 own_session: Any
 pack_arrow: Any
 peer: Any

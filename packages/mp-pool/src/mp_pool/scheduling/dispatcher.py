@@ -2,7 +2,7 @@
 
 Note [How many tasks a worker has]
 ----------------------------------
-A worker that waits for its next task costs two wake-ups of processes for each task. So it has more tasks in its line,
+A worker that waits for its next task costs two wake-ups of processes for each task. So it has more tasks in its ring,
 as many as it completes in about ten milliseconds. While all workers have many, the scheduler sleeps for a part of that
 time: one wake-up for many results, and no worker ever waits. Tiny tasks go in batches (`batches.py`). The tasks that a
 worker has not begun are taken back when another worker is idle, or when the running task takes longer than `LONG_TASK`:
@@ -49,7 +49,7 @@ __all__ = ["LONG_TASK", "Dispatcher"]
 
 LONG_TASK = 0.1  # seconds
 SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
-AHEAD = 0.01  # seconds of work that a worker may have in its line
+AHEAD = 0.01  # seconds of work that a worker may have in its ring
 TINY = 0.00025  # seconds: shorter tasks go in batches
 FEW = 4  # tasks: fewer go one by one
 NAPS = (0.0001, 0.001)  # seconds

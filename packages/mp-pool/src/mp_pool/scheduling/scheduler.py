@@ -12,12 +12,12 @@ Note [Who receives]
 A result that the scheduler's thread receives costs two switches of threads: the thread takes the GIL and wakes the
 thread that waits. So a thread that waits for a short call receives the result itself, if no other task is at a worker:
 
-    scheduler's thread    waits for the lines | does not, as long as somebody receives every millisecond | waits again
+    scheduler's thread    waits for the rings | does not, as long as somebody receives every millisecond | waits again
     thread that waits                         spins, receives | submits | spins, receives | submits ...
 
-A wait without a result sends the scheduler's thread back to the lines. A signal handler may raise anywhere in the
-waiting thread, so a result stays in the line until it is delivered: looked at, set, its task forgotten, dropped from
-the line. If the last steps are left out, the scheduler's thread does them, and finds the result set, or no task for it.
+A wait without a result sends the scheduler's thread back to the rings. A signal handler may raise anywhere in the
+waiting thread, so a result stays in the ring until it is delivered: looked at, set, its task forgotten, dropped from
+the ring. If the last steps are left out, the scheduler's thread does them, and finds the result set, or no task for it.
 Only results without resources are received so, since they can be unpickled twice.
 """
 
@@ -107,7 +107,7 @@ class Scheduler(Workers):
         self._aborted: list[tuple[Any, BaseException]] = []  # sinks that get no more results
         self._received = 0  # results that were received by threads that waited for them
         self._is_received = False  # a thread that waits receives the next result
-        self._is_beside = False  # the scheduler's thread leaves the lines to it
+        self._is_beside = False  # the scheduler's thread leaves the rings to it
         self._attention = True  # the first step finds out what to wait for
         self._next = -1.0, 0.0  # how long the next step waits, and sleeps before
         self._pid, self._main = os.getpid(), threading.main_thread().ident
@@ -243,7 +243,7 @@ class Scheduler(Workers):
             return
         try:
             self._is_received = True
-            seen = worker.line.spin()
+            seen = worker.ring.spin()
             if seen:
                 try:
                     done = self._lock.acquire() and self._deliver_first(worker, task)
@@ -267,7 +267,7 @@ class Scheduler(Workers):
         return busy == 1
 
     def _deliver_first(self, worker: Worker, task: Task) -> bool:
-        message = worker.line.first()
+        message = worker.ring.first()
         if (
             message is None
             or message[1] != task_messages.DONE | task_messages.PLAIN
@@ -283,7 +283,7 @@ class Scheduler(Workers):
         self._received += 1
         worker.answered([(message[0], (True, value))], [])
         self.dispatcher.has_answered(worker, 1, time.monotonic())
-        worker.line.skip(message[0])
+        worker.ring.skip(message[0])
         return True
 
     def _return_to_lines(self, seen: bool = False) -> None:
@@ -492,9 +492,9 @@ class Scheduler(Workers):
         if self._is_received:
             self._stay_beside()
         self._asleep = True
-        lines, fds = wait_any(*self._awaited, 0 if self._attention else delay)
+        rings, fds = wait_any(*self._awaited, 0 if self._attention else delay)
         self._asleep = False
-        read = [self._rings[line] for line in lines]
+        read = [self._rings[ring] for ring in rings]
         dead: list[Worker] = []
         for fd in fds:
             if fd == self._waker[0].fileno():
@@ -536,7 +536,7 @@ class Scheduler(Workers):
 
     def _stay_beside(self) -> None:
         """
-        Leave the lines to a thread that receives for itself, as long as it does so.
+        Leave the rings to a thread that receives for itself, as long as it does so.
         """
         self._is_beside = True
         while self._is_received and not self._attention:

@@ -18,8 +18,8 @@ from mp_pool.scheduling.dispatcher import LONG_TASK, Dispatcher
 from mp_pool.tasks.definitions import Definitions
 from mp_pool.tasks.shared_function import INITIALIZER, share
 from mp_pool.tasks.task import Delivery, as_task, delivery, name_of, note_task, options_of
-from mp_pool.workers.lines import PacketLine
 from mp_pool.workers.memory import private_bytes_above
+from mp_pool.workers.task_rings import TaskSocket
 from mp_pool.workers.worker import Worker
 from mp_pool.workers.worker_main import Settings
 
@@ -34,7 +34,7 @@ __all__ = ["Workers", "end_workers"]
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
 KILLED = 10  # the same, if the last was killed from outside, which is no fault of the initializer
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-HANG_UP = 1.0  # seconds between the end of a worker's line and the end of the worker
+HANG_UP = 1.0  # seconds between the end of a worker's ring and the end of the worker
 TOGETHER = 1.0  # seconds between the deaths of workers that the kernel killed for lack of memory at once
 LOOK = 0.1  # seconds between two looks at the memory of a worker
 RETRY = 0.2  # seconds from a failed start of a process to the next attempt, or of a message that found no room
@@ -117,9 +117,9 @@ class Workers:
             return
         self.dispatcher.changed = False
         workers = [*self.dispatcher.workers, *self._leaving]
-        open_lines = [worker for worker in workers if not worker.hung_up]
-        self._rings = {worker.line: worker for worker in open_lines if not isinstance(worker.line, PacketLine)}
-        self._packets = {worker.line.fileno(): worker for worker in open_lines if isinstance(worker.line, PacketLine)}
+        with_ring = [worker for worker in workers if not worker.hung_up]
+        self._rings = {worker.ring: worker for worker in with_ring if not isinstance(worker.ring, TaskSocket)}
+        self._packets = {worker.ring.fileno(): worker for worker in with_ring if isinstance(worker.ring, TaskSocket)}
         self._deaths = {worker.sentinel: worker for worker in workers}
         self._awaited = [*self._rings], [self._waker[0].fileno(), *self._packets, *self._deaths]
 
@@ -148,11 +148,11 @@ class Workers:
             if worker.backlog:
                 worker.send_backlog()
             if worker.hung_up and now > worker.since + HANG_UP:
-                worker.signal(signal.SIGKILL)  # a task has closed its line, so no result will come
+                worker.signal(signal.SIGKILL)  # a task has closed its ring, so no result will come
             if not worker.tasks:
                 continue
             if len(worker.tasks) > 1 and now > worker.since + LONG_TASK and not worker.recalled:
-                # Others may have later tasks in their lines, which must not begin before these.
+                # Others may have later tasks in their rings, which must not begin before these.
                 for each in self.dispatcher.workers:
                     if len(each.tasks) > 1:  # an idle one stays free
                         self.dispatcher.recall(each)
@@ -182,7 +182,7 @@ class Workers:
 
     def _hung_up(self, worker: Worker, now: float) -> None:
         """
-        Handle the end of a worker's line: the worker is about to end, or cannot answer any more.
+        Handle the end of a worker's ring: the worker is about to end, or cannot answer any more.
         """
         self.dispatcher.changed = True
         if worker not in self.dispatcher.workers:

@@ -56,13 +56,13 @@ __all__ = [
     "unpacked",
 ]
 
-#: The number of the task or function, and the kind of the message; before the data of a packet (`lines.py`).
+#: The number of the task or function, and the kind of the message; before the data of a packet (`task_rings.py`).
 HEADER = struct.Struct("<QQ")
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
-# Of a worker; PLAIN or RICH is added. A message that is longer than a line takes comes as PARTs before its last part,
-# in both directions; a worker asks for MORE of them, or of tasks, when it has emptied the line without an answer.
+# Of a worker; PLAIN or RICH is added. A message that is longer than a ring takes comes as PARTs before its last part,
+# in both directions; a worker asks for MORE of them, or of tasks, when it has emptied the ring without an answer.
 DONE, FAILED, READY, INIT_FAILED, HAS_FUNCTION, MORE, BEGUN = 0, 2, 4, 6, 8, 10, 12
 TASK, BATCH, FUNCTION, FORGET, END = 0, 2, 4, 6, 8  # of the parent; likewise
 PART = 32
@@ -147,7 +147,7 @@ def unpacked(payload: Any) -> tuple[list[bytes], list[tuple[int, tuple[Any, ...]
 
 def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
     """
-    Pickle the result of a task, for the line whose method is *dump*.
+    Pickle the result of a task, for the ring whose method is *dump*.
     """
     data = plain_data(value)
     if data is not None:

@@ -1,1 +1,1 @@
-"""Worker processes: how they start, what they run, the line to each of them."""
+"""Worker processes: how they start, what they run, the ring to each of them."""

@@ -1,17 +1,17 @@
-"""`Worker`: the parent's side of one worker, with a line for tasks and results, and a pidfd.
+"""`Worker`: the parent's side of one worker, with a ring for tasks and results, and a pidfd.
 
 Note [Tasks that can be taken back]
 -----------------------------------
-The tasks of a worker are numbered in the order in which they are sent. One word of its line, the claim cursor, says how
-many it has begun; whoever moves it past a number has that task (`lines.py`). So the parent takes tasks back that the
-worker has not begun: when another worker is idle, when the task before them takes long, and when the worker has died.
+The tasks of a worker are numbered in the order in which they are sent. One word of its ring, the claim cursor, says how
+many it has begun; whoever moves it past a number has that task (`task_rings.py`). So the parent takes tasks back that
+the worker has not begun: when another worker is idle, when the task before them takes long, and when the worker died.
 
-- The worker dies: its results are in the line, and each is there before the next task is claimed. Tasks that are not
+- The worker dies: its results are in the ring, and each is there before the next task is claimed. Tasks that are not
   claimed go to other workers. At most one task is claimed and has no result: the one that the worker was running.
 - The worker is stopped anywhere: its tasks are taken back all the same. It drops them unread when it continues.
 - The parent dies: the kernel kills the worker, busy or not, as the other end of its death pipe is closed
   (`mp_core.children.death_pipe`). Other children that were forked meanwhile have closed theirs.
-- No room in the line, no descriptor for a new worker: the task stays in the queue.
+- No room in the ring, no descriptor for a new worker: the task stays in the queue.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mp_pool.tasks.in_flight import Handles, forget, release
 from mp_pool.tasks.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of, note_task
 from mp_pool.tasks.task_messages import BATCH, END, FORGET, PART, Frame
 from mp_pool.workers.environment import NameThatSets
-from mp_pool.workers.lines import PacketLine, WorkerEnds, make_line
 from mp_pool.workers.stdin import left_alone
+from mp_pool.workers.task_rings import TaskSocket, WorkerEnds, make_task_ring
 from mp_pool.workers.worker_main import Settings, work
 from mp_pool.workers.zygote import Zygote, ZygotePopen
 
@@ -75,7 +75,7 @@ class Worker:
         self.looked = self.since  # when its memory was last looked at
         self.told_to_end = False
         self.failure: BaseException | None = None  # the exception of its initializer
-        self.line: Any = None
+        self.ring: Any = None
         self.death = Descriptor(closed_in_children=True)
         self.index = index
         self._ends = WorkerEnds(index=index)  # for the worker, until it has them; a forked one keeps them
@@ -94,18 +94,18 @@ class Worker:
 
         If that fails or is interrupted, `abandon` ends it.
         """
-        self.line = make_line()
-        close_in_children(self.line)
-        if isinstance(self.line, PacketLine):
+        self.ring = make_task_ring()
+        close_in_children(self.ring)
+        if isinstance(self.ring, TaskSocket):
             self.most = self.window = 1
         ends = self._ends
         with closing(ends):
-            fd, memory = self.line.ends()
+            fd, memory = self.ring.ends()
             ends.fd = os.dup(fd)
             if memory >= 0:
                 ends.memory = os.dup(memory)
             ends.death, ends.stacks = os.dup(death.fd), stacks
-            self.line.close_ends()
+            self.ring.close_ends()
             self.process = make(target=work, args=(ends, settings))
             self.process.reports_missing_guard = True
             method = getattr(self.process, "_start_method", None)
@@ -159,9 +159,9 @@ class Worker:
         """
         Close all descriptors.
         """
-        if self.line is not None:
-            self.line.close()
-            keep_in_children(self.line)
+        if self.ring is not None:
+            self.ring.close()
+            keep_in_children(self.ring)
         for descriptor in (self._ends, self.death):
             descriptor.close()
 
@@ -199,7 +199,7 @@ class Worker:
         self.tasks[number] = task
         task.worker = self
         try:
-            self.line.send(number, task.kind, payload)
+            self.ring.send(number, task.kind, payload)
         except BlockingIOError:
             del self.tasks[number]
             task.worker = None
@@ -226,7 +226,7 @@ class Worker:
 
     def _send(self, number: int, kind: int, data: Any) -> bool:
         try:
-            self.line.send(number, kind, data)
+            self.ring.send(number, kind, data)
         except BlockingIOError:
             return False
         return True
@@ -307,21 +307,21 @@ class Worker:
         """
         for number, each in list(self.tasks.items()):
             if each is task:
-                return bool(number < self.line.claimed)
+                return bool(number < self.ring.claimed)
         return True
 
     def has_begun_all(self) -> bool:
         """
         Tell whether the worker has no task left that it has not begun.
         """
-        return bool(self.line.claimed >= self._sent)
+        return bool(self.ring.claimed >= self._sent)
 
     def take_back(self, count: int | None = None) -> list[Task | Item]:
         """
         Return the tasks that the worker has not begun, of those at most the oldest *count*.
         """
-        until = self._sent if count is None else min(self._sent, self.line.claimed + count)
-        back = [self.tasks.pop(number) for number in range(self.line.take_back(until), until)]
+        until = self._sent if count is None else min(self._sent, self.ring.claimed + count)
+        back = [self.tasks.pop(number) for number in range(self.ring.take_back(until), until)]
         if self.left is not None:
             self.left += len(back)
         return back
@@ -395,11 +395,11 @@ class Worker:
         Return the messages of the worker so far. It needs no lock: only one thread reads.
         """
         frames: list[Frame] = []
-        while not frames and (messages := self.line.take_all()):
+        while not frames and (messages := self.ring.take_all()):
             frames = task_messages.assembled(messages, self._parts)
         return frames
 
     @property
     def hung_up(self) -> bool:
         """Whether the worker has closed its end."""
-        return bool(self.line.hung_up)
+        return bool(self.ring.hung_up)

@@ -13,9 +13,9 @@ from mp_core.children import children, death_pipe
 from mp_core.sharing.backend import LONGEST, plain_loads, recorders, timeline_blocks, timeline_now
 from mp_pool.tasks import function_cache, task_messages
 from mp_pool.tasks.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
-from mp_pool.workers.lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool.workers.memory import private_bytes
 from mp_pool.workers.own_index import set_worker_index
+from mp_pool.workers.task_rings import WorkerEnds  # a worker receives one: the fork server has its module by this
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Settings:
     *environment* is set also before the worker imports anything, see `environment`. *forked*: whether workers are
     forked. *cpus*: the processors of each worker. *ends_children*: whether what a worker starts ends with it. *seed*:
     of the tasks' random numbers. *in_notebook*: whether the pool is a notebook's. `initializer_comes`: whether the
-    initializer comes through the line.
+    initializer comes through the ring.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Settings:
         self.initializer_comes = False
 
     def without_initializer(self) -> Settings:
-        """Return settings for a worker whose initializer comes through the line."""
+        """Return settings for a worker whose initializer comes through the ring."""
         made = Settings()
         vars(made).update(vars(self), initializer=None, initargs=(), initializer_comes=True)
         return made
@@ -96,7 +96,7 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
         from mp_pool.workers.notebook import print_whole_lines
 
         print_whole_lines()
-    line = ends.open()
+    ring = ends.open()
     _write_stacks(ends.stacks, ends.index)
     if ends.stacks >= 0 and not settings.forked:
         os.close(ends.stacks)  # a forked worker has the pool's own number
@@ -104,14 +104,14 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     if settings.ends_children:
         death_pipe.end_children_with_this_process()
     try:
-        if _initialize(settings, line, ends.index):
-            line.send_all(0, task_messages.READY, b"")
-            _loop(line, settings)
+        if _initialize(settings, ring, ends.index):
+            ring.send_all(0, task_messages.READY, b"")
+            _loop(ring, settings)
     except BrokenPipeError:
         util.debug("worker: the pool's process has ended")
     finally:
         # Tells the parent that this process takes no more tasks, even if it takes long to end.
-        line.close()
+        ring.close()
 
 
 def _write_stacks(fd: int, index: int) -> None:
@@ -132,14 +132,14 @@ def _write_stacks(fd: int, index: int) -> None:
     faulthandler.enable(own)
 
 
-def _initialize(settings: Settings, line: Any, index: int) -> bool:
+def _initialize(settings: Settings, ring: Any, index: int) -> bool:
     if settings.initializer_comes or settings.initializer is not None:
         children.get_ready()  # it may change the root of the process
     try:
         if settings.cpus is not None:
             os.sched_setaffinity(0, settings.cpus[index])
         if settings.initializer_comes:
-            _receive_function(line)()
+            _receive_function(ring)()
         elif settings.initializer is not None:
             settings.initializer(*settings.initargs)
     except BaseException as error:
@@ -149,38 +149,38 @@ def _initialize(settings: Settings, line: Any, index: int) -> bool:
             from concurrent.futures._base import LOGGER
 
             LOGGER.critical("Exception in initializer:", exc_info=True)
-        _send(line, 0, task_messages.INIT_FAILED, task_messages.dump_error(error))
+        _send(ring, 0, task_messages.INIT_FAILED, task_messages.dump_error(error))
         return False
     return True
 
 
-def _receive_function(line: Any) -> Callable[..., object]:
+def _receive_function(ring: Any) -> Callable[..., object]:
     parts: list[Any] = []
-    while (frame := _next(line, parts)) is None:
-        if not line.wait():
+    while (frame := _next(ring, parts)) is None:
+        if not ring.wait():
             raise BrokenPipeError
     number, kind, payload = frame
-    _keep(line, number, kind, payload)
+    _keep(ring, number, kind, payload)
     try:
         return function_cache.referred(number)
     finally:
         function_cache.forget(number)
 
 
-def _next(line: Any, parts: list[Any]) -> task_messages.Frame | None:
+def _next(ring: Any, parts: list[Any]) -> task_messages.Frame | None:
     """
     Return the next whole message, None if it is not there yet; *parts* has the beginning of a long one.
     """
-    while (message := line.take()) is not None:
+    while (message := ring.take()) is not None:
         if message[1] != PART and not parts:
             return message  # type: ignore[no-any-return]
         for frame in task_messages.assembled([message], parts):
             return frame
-        line.send_all(0, MORE, b"")
+        ring.send_all(0, MORE, b"")
     return None
 
 
-def _loop(line: Any, settings: Settings) -> None:
+def _loop(ring: Any, settings: Settings) -> None:
     done = 0
     caught = BaseException if settings.executor else Exception
     loads, loads_plain, seed = task_messages.loads, plain_loads, settings.seed
@@ -191,23 +191,23 @@ def _loop(line: Any, settings: Settings) -> None:
     is_ready = False  # for anything that a task may need
     has_dropped = False  # tasks that were taken back, since the last answer
     while True:
-        frame = _next(line, parts)
+        frame = _next(ring, parts)
         if frame is None:
             if has_dropped:
                 # Their messages may have left no room for others, and there is no result to tell the pool of the end of
                 # that.
                 has_dropped = False
-                line.send_all(0, MORE, b"")
+                ring.send_all(0, MORE, b"")
             if done and not is_ready:
                 is_ready = True
                 _get_ready()
-            if not line.wait():
+            if not ring.wait():
                 return
             continue
         number, kind, payload = frame
         frame = None
         if kind == BATCH:
-            count, ends = _run_batch(line, number, payload, settings, done)
+            count, ends = _run_batch(ring, number, payload, settings, done)
             has_dropped = count == 0
             done += count
             if ends or _has_to_end(settings, done):
@@ -216,9 +216,9 @@ def _loop(line: Any, settings: Settings) -> None:
         if kind == END:
             return
         if kind > RICH:
-            _keep(line, number, kind, payload)
+            _keep(ring, number, kind, payload)
             continue
-        has_dropped = not line.claim(number)
+        has_dropped = not ring.claim(number)
         if has_dropped:
             continue  # the task was taken back, so its references are another's
         began, given, name, came = recorders and timeline_now(), len(payload), "", (0, 0)
@@ -234,12 +234,12 @@ def _loop(line: Any, settings: Settings) -> None:
         except caught as error:
             kind, data = task_messages.FAILED, task_messages.dump_error(error)
         else:
-            kind, data = _dumped(line, value, settings)
+            kind, data = _dumped(ring, value, settings)
         # These objects must not live until the next task comes.
         call = function = args = kwds = value = payload = None
         if began:
             _record(began, name, number, given, kind, data, came)
-        _send(line, number, kind, data)
+        _send(ring, number, kind, data)
         del data
         done += 1
         if _has_to_end(settings, done):
@@ -264,15 +264,15 @@ def _has_to_end(settings: Settings, done: int) -> bool:
     return False
 
 
-def _dumped(line: Any, value: Any, settings: Settings) -> tuple[int, Any]:
+def _dumped(ring: Any, value: Any, settings: Settings) -> tuple[int, Any]:
     caught = BaseException if settings.executor else Exception
     try:
-        return task_messages.dump_result(value, line.dump)
+        return task_messages.dump_result(value, ring.dump)
     except caught as error:
         return task_messages.FAILED, task_messages.dump_error(error if settings.executor else _unsent(error, value))
 
 
-def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: int) -> tuple[int, bool]:
+def _run_batch(ring: Any, first: int, payload: Any, settings: Settings, done: int) -> tuple[int, bool]:
     """
     Run the tasks of a batch, which are numbered from *first* on, except those that were taken back; return how many
     ran, and whether the worker has to end.
@@ -280,7 +280,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
     caught = BaseException if settings.executor else Exception
     pickles, calls = task_messages.unpacked(payload)
     functions = [_loaded(data, caught) for data in pickles]
-    claim, send, count = line.claim, line.send_all, 0
+    claim, send, count = ring.claim, ring.send_all, 0
     for number, (index, args) in enumerate(calls, first):
         if not claim(number):
             continue
@@ -290,7 +290,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
         except caught as error:
             kind, data = task_messages.FAILED, task_messages.dump_error(error)
         else:
-            kind, data = _dumped(line, value, settings)
+            kind, data = _dumped(ring, value, settings)
         value = None
         if began:
             name = task_messages.name_of(functions[index], args)
@@ -298,7 +298,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
         if len(data) <= LONGEST:
             send(number, kind, data)
         else:
-            _send(line, number, kind, data)
+            _send(ring, number, kind, data)
         del data
         count += 1
         if settings.max_memory is not None and _has_to_end(settings, done + count):
@@ -330,13 +330,13 @@ def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:
     return function
 
 
-def _keep(line: Any, number: int, kind: int, payload: Any) -> None:
+def _keep(ring: Any, number: int, kind: int, payload: Any) -> None:
     """
     Take a function for later tasks, and tell the parent, or forget it.
     """
     if kind & ~RICH == FUNCTION:
         function_cache.hold(number, payload)
-        line.send_all(number, task_messages.HAS_FUNCTION, b"")
+        ring.send_all(number, task_messages.HAS_FUNCTION, b"")
     elif kind == FORGET:
         function_cache.forget(number)
 
@@ -353,8 +353,8 @@ def _unsent(error: BaseException, value: Any) -> BaseException:
         return MaybeEncodingError(error, text)  # type: ignore[no-any-return]
 
 
-def _send(line: Any, number: int, kind: int, data: Any) -> None:
+def _send(ring: Any, number: int, kind: int, data: Any) -> None:
     while len(data) > LONGEST:
-        line.send_part(number, PART, data[:LONGEST])
+        ring.send_part(number, PART, data[:LONGEST])
         data = memoryview(data)[LONGEST:]
-    line.send_all(number, kind, data)
+    ring.send_all(number, kind, data)

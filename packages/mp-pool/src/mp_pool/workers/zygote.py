@@ -8,7 +8,7 @@ forks nobody. A pool that forks its workers has one more process, the zygote, fo
 first workers get ready. It has one thread, runs nothing of the program, and forks every later worker:
 
     the pool's process                               the zygote                         a later worker
-    request: name, number, line  --socket-->         Process.start() --fork-->          works
+    request: name, number, ring  --socket-->         Process.start() --fork-->          works
     its pid and pidfd            <---------          waits for its children
     its exit code                <---------          has reaped it              <--     ends
 
@@ -47,8 +47,8 @@ from multiprocessing import util
 
 from mp_core.sharing.backend import recorders
 from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children
-from mp_pool.workers.lines import WorkerEnds, socket_pair
 from mp_pool.workers.stdin import left_alone
+from mp_pool.workers.task_rings import WorkerEnds, socket_pair
 from mp_pool.workers.worker_main import Settings, work
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -183,7 +183,7 @@ class Zygote:
                 raise
             if number:
                 raise OSError(number, os.strerror(number))
-            if not pidfds:  # no descriptor is left here; the worker ends with its line
+            if not pidfds:  # no descriptor is left here; the worker ends with its ring
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self._alive += 1
             return pid, pidfds[0]

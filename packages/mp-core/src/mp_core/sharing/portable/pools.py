@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 
 __all__ = [
     "LONGEST",
-    "Line",
+    "TaskRing",
     "TryLock",
     "is_of_atoms",
     "is_small",
-    "make_line",
+    "make_task_ring",
     "open_block",
-    "open_line",
+    "open_task_ring",
     "timeline_blocks",
     "timeline_close",
     "timeline_name",
@@ -46,15 +46,15 @@ def _is_of_atoms(thing: Any, depth: int) -> bool:
 _ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
 
 
-class Line:
-    """The substitute for the line of a pool to a worker; none can be made, and a pool sends packets."""
+class TaskRing:
+    """The substitute for the ring of tasks between a pool and a worker; none can be made, and a pool sends packets."""
 
 
-#: The most bytes of data in a message of a line.
+#: The most bytes of data in a message of a task ring.
 LONGEST = 60 * 1024
 
 
-def make_line() -> int:
+def make_task_ring() -> int:
     """Return the error number of a system without libshm."""
     return -errno.ENOSYS
 
@@ -72,7 +72,7 @@ def timeline_write(*arguments: Any) -> NoReturn:
 timeline_open = timeline_close = timeline_name = timeline_blocks = timeline_write
 
 
-def wait_any(lines: list[Line], fds: list[int], milliseconds: float) -> tuple[list[Line], list[int]]:
+def wait_any(rings: list[TaskRing], fds: list[int], milliseconds: float) -> tuple[list[TaskRing], list[int]]:
     """Wait until one of *fds* is readable; there are no lines. A negative time is for ever."""
     poll = select.poll()
     for fd in fds:
@@ -80,12 +80,12 @@ def wait_any(lines: list[Line], fds: list[int], milliseconds: float) -> tuple[li
     return [], [fd for fd, _ in poll.poll(None if milliseconds < 0 else milliseconds)]
 
 
-def open_line(fd: int, memory: int) -> NoReturn:
-    """Refuse the descriptors of a line: no process can have made one."""
-    raise OSError(errno.ENOSYS, "no line without libshm")
+def open_task_ring(fd: int, memory: int) -> NoReturn:
+    """Refuse the descriptors of a task ring: no process can have made one."""
+    raise OSError(errno.ENOSYS, "no task ring without libshm")
 
 
-open_block = open_line
+open_block = open_task_ring
 
 
 class TryLock:

@@ -1,8 +1,7 @@
-"""The line between the pool and one worker: a ring, or packets where there can be no ring.
+"""The task ring between the pool and one worker, or a socket of packets where there can be no ring.
 
-Both kinds have the methods of `mp_core.sharing.backend.Line`, which is the ring: two directions in shared memory, and
-the word that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A message is a number, a kind and
-bytes.
+Both kinds have the methods of `mp_core.sharing.backend.TaskRing`: two directions in shared memory, and the word that
+says which tasks the worker has begun (`libshm/src/channel/claims.c`). A message is a number, a kind and bytes.
 
     pool      spin, first, skip      wait a moment for a result, look at it, and drop it once it is delivered
               send, take_all         never wait; send raises `BlockingIOError` if there is no room, or no worker
@@ -12,7 +11,7 @@ bytes.
 
 Note [Packets instead of a ring]
 --------------------------------
-Without libshm, `socketpair`, a memfd or a descriptor for it, a line is a socket of packets, and `PacketLine` keeps the
+Without libshm, `socketpair`, a memfd or a descriptor for it, a `TaskSocket` takes the ring's place, and keeps the
 same promises: a worker has one task at a time and sends `BEGUN` before it begins it. A task that is at a worker is the
 pool's again when the worker has died without that.
 """
@@ -38,19 +37,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["PacketLine", "WorkerEnds", "make_line", "socket_pair"]
+__all__ = ["TaskSocket", "WorkerEnds", "make_task_ring", "socket_pair"]
 
 _UNSENT = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EPIPE, errno.ECONNRESET)
 _REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _PACKETS = socket.SOCK_SEQPACKET
 
 
-def make_line() -> Any:
-    """Return the pool's end of a new line."""
-    line = backend.make_line()
-    if isinstance(line, backend.Line):
-        return line
-    return PacketLine(*socket_pair())
+def make_task_ring() -> Any:
+    """Return the pool's end of a new ring."""
+    ring = backend.make_task_ring()
+    if isinstance(ring, backend.TaskRing):
+        return ring
+    return TaskSocket(*socket_pair())
 
 
 def socket_pair() -> tuple[_socket.socket, _socket.socket]:
@@ -101,8 +100,8 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-class PacketLine:
-    """One end of a line without a ring, see Note [Packets instead of a ring]; *far* is the worker's socket."""
+class TaskSocket:
+    """One end of a socket in the place of a ring, see Note [Packets instead of a ring]; *far* is the worker's."""
 
     def __init__(self, near: _socket.socket, far: _socket.socket | None = None) -> None:
         self._socket, self._far = near, far
@@ -217,18 +216,18 @@ class WorkerEnds:
         self.stacks = -1
 
     def open(self) -> Any:
-        """Return the worker's end of the line, which has the descriptors from now on; end with the pool's process."""
+        """Return the worker's end of the ring, which has the descriptors from now on; end with the pool's process."""
         death, self.death = self.death, -1
         if death >= 0 and death_pipe.arm(death):
             os.close(death)
         fd, memory = self.fd, self.memory
         self.fd = self.memory = -1
         if memory < 0:
-            return PacketLine(socket.socket(socket.AF_UNIX, _PACKETS, 0, fd))
-        line = backend.open_line(fd, memory)
-        if isinstance(line, int):
-            raise OSError(-line, f"the ring of this worker: {os.strerror(-line)}")
-        return line
+            return TaskSocket(socket.socket(socket.AF_UNIX, _PACKETS, 0, fd))
+        ring = backend.open_task_ring(fd, memory)
+        if isinstance(ring, int):
+            raise OSError(-ring, f"the ring of this worker: {os.strerror(-ring)}")
+        return ring
 
     def close(self) -> None:
         """Close all. Idempotent; if a signal handler raises in the middle, call it again."""

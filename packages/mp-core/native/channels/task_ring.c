@@ -1,16 +1,16 @@
-/* The line between a pool and one of its workers: a duplex channel of numbered messages.
+/* The task ring between a pool and one of its workers: a duplex channel of numbered messages.
  *
- *   pool      make_line() --> Line      its ends() go to the worker: a socket, the ring's memory
- *   worker    open_line(socket, memory) --> Line
+ *   pool      make_task_ring() --> TaskRing      its ends() go to the worker: a socket, the ring's memory
+ *   worker    open_task_ring(socket, memory) --> TaskRing
  *
  *   message   | number, 8 | kind, 8 | data |      at most LONGEST bytes of data
  *
  * It is no connection of multiprocessing: its messages are bytes whose references the pool counts
- * itself, and a message that was taken back stays in the ring. So closing a line discards nothing.
+ * itself, and a message that was taken back stays in the ring. So closing a ring discards nothing.
  *
- * Note [The GIL and a line]
+ * Note [The GIL and a task ring]
  *   The pool sends and takes with the GIL held, and never waits there; so no signal handler runs
- *   in between. A wait leaves the GIL. A line that is closed meanwhile keeps its memory until the
+ *   in between. A wait leaves the GIL. A task ring that is closed meanwhile keeps its memory until the
  *   wait has ended; its descriptor is closed at once. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,15 +38,15 @@ typedef struct {
     PyObject *held;  /* the handles that dump() has made for the next message, a list or NULL */
     char *buffer;    /* of the message that is received; made when it is needed */
     uint64_t received;
-} Line;
+} TaskRing;
 
-static PyTypeObject *line_type;
+static PyTypeObject *task_ring_type;
 
 /* ---- calls of libshm ---- */
 
 static void *allocate(void *of, uint64_t nbytes)
 {
-    Line *self = of;
+    TaskRing *self = of;
 
     if (self->buffer == NULL)
         self->buffer = PyMem_Malloc(sizeof(struct header) + LONGEST);
@@ -57,7 +57,7 @@ static void *allocate(void *of, uint64_t nbytes)
 /* The message that is sent has the handles from now on, if it has any. */
 static void leave_at_once(void *of)
 {
-    Line *self = of;
+    TaskRing *self = of;
 
     mp_message_unhold(self->held);
     Py_CLEAR(self->held);
@@ -79,7 +79,7 @@ static int end_nothing(void *of)
                      NULL, NULL, leave_at_once})
 
 struct wait {
-    Line *line; /* whose handles leave with the message, or NULL */
+    TaskRing *ring; /* whose handles leave with the message, or NULL */
     PyThreadState *state;
     int waited;
 };
@@ -100,8 +100,8 @@ static void leave(void *of)
 {
     struct wait *wait = of;
 
-    if (wait->line != NULL)
-        leave_at_once(wait->line);
+    if (wait->ring != NULL)
+        leave_at_once(wait->ring);
 }
 
 /* The conditional expression makes another type than `struct wait *` an error. */
@@ -116,24 +116,24 @@ static PyObject *fail(int rc)
     return mp_raise_errno(PyExc_OSError, -rc);
 }
 
-/* The scheduler closes the line of a worker that has ended, while another thread may look at it: that one finds no message
- * and no task that it could take back. */
-static int is_closed(const Line *self)
+/* The scheduler closes the ring of a worker that has ended, while another thread may look at it:
+ * that one finds no message and no task that it could take back. */
+static int is_closed(const TaskRing *self)
 {
     return self->fd < 0 || self->end == NULL;
 }
 
-static int is_open(Line *self)
+static int is_open(TaskRing *self)
 {
     if (is_closed(self))
-        PyErr_SetString(PyExc_OSError, "the line is closed");
+        PyErr_SetString(PyExc_OSError, "the ring is closed");
     return !is_closed(self);
 }
 
 /* ---- sending ---- */
 
 /* Send a message, given as (number, kind, data): 0 or -errno. */
-static int send_message(Line *self, PyObject *args, int64_t timeout, const mpshm_waiter *waiter)
+static int send_message(TaskRing *self, PyObject *args, int64_t timeout, const mpshm_waiter *waiter)
 {
     struct header header;
     unsigned long long number;
@@ -168,21 +168,21 @@ static int send_message(Line *self, PyObject *args, int64_t timeout, const mpshm
 /* send(number, kind, data): send a message; BlockingIOError when it was not sent, for want of room
  * or of a worker. An exception, because a signal handler may raise after any call that returns: so
  * the caller knows which of the two it was. */
-static PyObject *line_send(PyObject *op, PyObject *args)
+static PyObject *task_ring_send(PyObject *op, PyObject *args)
 {
     uint64_t position = 0;
-    int rc = send_message((Line *)op, args, 0, AT_ONCE_WAITER(op, &position));
+    int rc = send_message((TaskRing *)op, args, 0, AT_ONCE_WAITER(op, &position));
 
     if (rc == 0)
         Py_RETURN_NONE;
     return PyErr_Occurred() ? NULL : mp_raise_errno(PyExc_BlockingIOError, -rc);
 }
 
-static PyObject *send_all(PyObject *op, PyObject *args, Line *leaving)
+static PyObject *send_all(PyObject *op, PyObject *args, TaskRing *leaving)
 {
-    struct wait wait = {.line = leaving};
+    struct wait wait = {.ring = leaving};
     uint64_t position = 0, began = mp_timeline_begin();
-    int rc = send_message((Line *)op, args, -1, WAITING_WAITER(&wait, &position));
+    int rc = send_message((TaskRing *)op, args, -1, WAITING_WAITER(&wait, &position));
     if (wait.waited)
         mp_timeline_span(began, 0, MP_PUT, MP_WAITED, 0, 0);
 
@@ -190,20 +190,20 @@ static PyObject *send_all(PyObject *op, PyObject *args, Line *leaving)
 }
 
 /* send_all(number, kind, data): wait for room, and send a message */
-static PyObject *line_send_all(PyObject *op, PyObject *args)
+static PyObject *task_ring_send_all(PyObject *op, PyObject *args)
 {
-    return send_all(op, args, (Line *)op);
+    return send_all(op, args, (TaskRing *)op);
 }
 
 /* send_part(number, kind, data): the same, for what is not the end of a pickle yet */
-static PyObject *line_send_part(PyObject *op, PyObject *args)
+static PyObject *task_ring_send_part(PyObject *op, PyObject *args)
 {
     return send_all(op, args, NULL);
 }
 
 /* dump(function, *args) -> its result, a pickle. If the process is killed before it has sent all of
  * that, the memory in the pickle is released. */
-static PyObject *line_dump(PyObject *op, PyObject *args)
+static PyObject *task_ring_dump(PyObject *op, PyObject *args)
 {
     PyObject *handles, *data = mp_call_for_ring(args, &handles);
 
@@ -212,14 +212,14 @@ static PyObject *line_dump(PyObject *op, PyObject *args)
         return NULL;
     }
     leave_at_once(op);
-    ((Line *)op)->held = handles;
+    ((TaskRing *)op)->held = handles;
     return data;
 }
 
 /* ---- receiving ---- */
 
 /* (number, kind, data) of the oldest message; NULL without an exception if there is none. */
-static PyObject *take(Line *self)
+static PyObject *take(TaskRing *self)
 {
     struct header header;
     PyObject *first = self->first;
@@ -244,19 +244,19 @@ static PyObject *take(Line *self)
 }
 
 /* take() -> (number, kind, data), or None if no message is there */
-static PyObject *line_take(PyObject *op, PyObject *unused)
+static PyObject *task_ring_take(PyObject *op, PyObject *unused)
 {
-    PyObject *message = take((Line *)op);
+    PyObject *message = take((TaskRing *)op);
     (void)unused;
 
     return message == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : message;
 }
 
 /* first() -> (number, kind, data) of the oldest message, which stays; None if no message is there,
- * or the line is closed */
-static PyObject *line_first(PyObject *op, PyObject *unused)
+ * or the ring is closed */
+static PyObject *task_ring_first(PyObject *op, PyObject *unused)
 {
-    Line *self = (Line *)op;
+    TaskRing *self = (TaskRing *)op;
     (void)unused;
 
     if (self->first == NULL && (is_closed(self) || (self->first = take(self)) == NULL))
@@ -265,9 +265,9 @@ static PyObject *line_first(PyObject *op, PyObject *unused)
 }
 
 /* skip(number): drop the message that first() has returned, if it has that number and is there */
-static PyObject *line_skip(PyObject *op, PyObject *number)
+static PyObject *task_ring_skip(PyObject *op, PyObject *number)
 {
-    Line *self = (Line *)op;
+    TaskRing *self = (TaskRing *)op;
     unsigned long long value = PyLong_AsUnsignedLongLong(number);
 
     if (PyErr_Occurred())
@@ -278,13 +278,13 @@ static PyObject *line_skip(PyObject *op, PyObject *number)
 }
 
 /* take_all() -> a list of the messages that are there; of a fast worker, not all */
-static PyObject *line_take_all(PyObject *op, PyObject *unused)
+static PyObject *task_ring_take_all(PyObject *op, PyObject *unused)
 {
     PyObject *messages = PyList_New(0), *message;
     (void)unused;
 
     for (int i = 0; messages != NULL && i < AT_ONCE; i++) {
-        message = take((Line *)op);
+        message = take((TaskRing *)op);
         if (message == NULL && !PyErr_Occurred())
             break;
         if (message == NULL || PyList_Append(messages, message) < 0)
@@ -295,9 +295,9 @@ static PyObject *line_take_all(PyObject *op, PyObject *unused)
 }
 
 /* wait() -> True when there is a message, False at the end of the other process */
-static PyObject *line_wait(PyObject *op, PyObject *unused)
+static PyObject *task_ring_wait(PyObject *op, PyObject *unused)
 {
-    Line *self = (Line *)op;
+    TaskRing *self = (TaskRing *)op;
     struct wait wait = {0};
     int rc = 0;
     (void)unused;
@@ -317,9 +317,9 @@ static PyObject *line_wait(PyObject *op, PyObject *unused)
 }
 
 /* spin() -> whether there is a message; it waits for one twice as long as it would before a sleep */
-static PyObject *line_spin(PyObject *op, PyObject *unused)
+static PyObject *task_ring_spin(PyObject *op, PyObject *unused)
 {
-    Line *self = (Line *)op;
+    TaskRing *self = (TaskRing *)op;
     struct wait wait = {0};
     (void)unused;
 
@@ -339,7 +339,7 @@ struct many {
     unsigned char *readable;
 };
 
-static int read_arguments(struct many *many, PyObject *lines, PyObject *fds)
+static int read_arguments(struct many *many, PyObject *rings, PyObject *fds)
 {
     many->channels = PyMem_Calloc((size_t)many->n + 1, sizeof(*many->channels));
     many->fds = PyMem_Calloc((size_t)many->m + 1, sizeof(int));
@@ -347,14 +347,14 @@ static int read_arguments(struct many *many, PyObject *lines, PyObject *fds)
     if (many->channels == NULL || many->fds == NULL || many->readable == NULL)
         return PyErr_NoMemory(), -1;
     for (int i = 0; i < many->n; i++) {
-        PyObject *line = PyList_GetItem(lines, i);
-        if (!PyObject_TypeCheck(line, line_type))
-            return PyErr_SetString(PyExc_TypeError, "wait_any waits for lines"), -1;
-        if (!is_open((Line *)line))
+        PyObject *ring = PyList_GetItem(rings, i);
+        if (!PyObject_TypeCheck(ring, task_ring_type))
+            return PyErr_SetString(PyExc_TypeError, "wait_any waits for rings"), -1;
+        if (!is_open((TaskRing *)ring))
             return -1;
-        many->channels[i].end = ((Line *)line)->end;
-        many->channels[i].fd = ((Line *)line)->fd;
-        if (((Line *)line)->first != NULL) {
+        many->channels[i].end = ((TaskRing *)ring)->end;
+        many->channels[i].fd = ((TaskRing *)ring)->fd;
+        if (((TaskRing *)ring)->first != NULL) {
             many->channels[i].ready = MPSHM_HAS_MESSAGE;
             many->held++;
         }
@@ -367,16 +367,16 @@ static int read_arguments(struct many *many, PyObject *lines, PyObject *fds)
     return 0;
 }
 
-static PyObject *as_lists(struct many *many, PyObject *lines, PyObject *fds)
+static PyObject *as_lists(struct many *many, PyObject *rings, PyObject *fds)
 {
     PyObject *ready = PyList_New(0), *readable = PyList_New(0);
     int rc = ready == NULL || readable == NULL ? -1 : 0;
 
     for (int i = 0; rc == 0 && i < many->n; i++)
         if (many->channels[i].ready != 0) {
-            PyObject *line = PyList_GetItem(lines, i);
-            ((Line *)line)->hung_up |= many->channels[i].ready == MPSHM_HUNG_UP;
-            rc = PyList_Append(ready, line);
+            PyObject *ring = PyList_GetItem(rings, i);
+            ((TaskRing *)ring)->hung_up |= many->channels[i].ready == MPSHM_HUNG_UP;
+            rc = PyList_Append(ready, ring);
         }
     for (int i = 0; rc == 0 && i < many->m; i++)
         if (many->readable[i])
@@ -388,36 +388,36 @@ static PyObject *as_lists(struct many *many, PyObject *lines, PyObject *fds)
     return NULL;
 }
 
-/* wait_any(lines, fds, milliseconds) -> (the lines with a message or that have hung up, the
+/* wait_any(rings, fds, milliseconds) -> (the rings with a message or that have hung up, the
  * readable descriptors), two lists; both are empty after the time or a signal. A negative number
  * is for ever. The lists must not change meanwhile. */
 PyObject *mp_py_wait_any(PyObject *module, PyObject *args)
 {
-    PyObject *lines, *fds, *found = NULL;
+    PyObject *rings, *fds, *found = NULL;
     struct wait wait = {0};
     struct many many = {0};
     double ms;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OOd:wait_any", &lines, &fds, &ms))
+    if (!PyArg_ParseTuple(args, "OOd:wait_any", &rings, &fds, &ms))
         return NULL;
-    if (!PyList_Check(lines) || !PyList_Check(fds)) {
+    if (!PyList_Check(rings) || !PyList_Check(fds)) {
         PyErr_SetString(PyExc_TypeError, "wait_any takes two lists");
         return NULL;
     }
-    many.n = (int)PyList_Size(lines);
+    many.n = (int)PyList_Size(rings);
     many.m = (int)PyList_Size(fds);
-    if (read_arguments(&many, lines, fds) == 0) {
+    if (read_arguments(&many, rings, fds) == 0) {
         for (int i = 0; i < many.n; i++)
-            ((Line *)PyList_GetItem(lines, i))->users++;
+            ((TaskRing *)PyList_GetItem(rings, i))->users++;
         int rc = many.held;
         if (rc == 0)
             rc = mpshm_channel_wait_any(many.channels, many.n, many.fds, many.m, many.readable,
                                         ms < 0 || ms > 1e12 ? -1 : (int64_t)(ms * 1e6),
                                         WAITING_WAITER(&wait, NULL));
         for (int i = 0; i < many.n; i++)
-            ((Line *)PyList_GetItem(lines, i))->users--;
-        found = rc < 0 ? fail(rc) : as_lists(&many, lines, fds);
+            ((TaskRing *)PyList_GetItem(rings, i))->users--;
+        found = rc < 0 ? fail(rc) : as_lists(&many, rings, fds);
     }
     PyMem_Free(many.channels);
     PyMem_Free(many.fds);
@@ -428,38 +428,38 @@ PyObject *mp_py_wait_any(PyObject *module, PyObject *args)
 /* ---- claims ---- */
 
 /* claim(number) -> whether the worker may begin that task, rather than that it was taken back */
-static PyObject *line_claim(PyObject *op, PyObject *number)
+static PyObject *task_ring_claim(PyObject *op, PyObject *number)
 {
     unsigned long long value = PyLong_AsUnsignedLongLong(number);
 
-    if (PyErr_Occurred() || !is_open((Line *)op))
+    if (PyErr_Occurred() || !is_open((TaskRing *)op))
         return NULL;
-    return PyBool_FromLong(mpshm_channel_claim(((Line *)op)->end, value));
+    return PyBool_FromLong(mpshm_channel_claim(((TaskRing *)op)->end, value));
 }
 
 /* take_back(until) -> the first of the tasks that the pool has again, up to that number */
-static PyObject *line_take_back(PyObject *op, PyObject *until)
+static PyObject *task_ring_take_back(PyObject *op, PyObject *until)
 {
     unsigned long long value = PyLong_AsUnsignedLongLong(until);
 
-    if (PyErr_Occurred() || !is_open((Line *)op))
+    if (PyErr_Occurred() || !is_open((TaskRing *)op))
         return NULL;
-    return PyLong_FromUnsignedLongLong(mpshm_channel_take_back(((Line *)op)->end, value));
+    return PyLong_FromUnsignedLongLong(mpshm_channel_take_back(((TaskRing *)op)->end, value));
 }
 
 static PyObject *get_claimed(PyObject *op, void *unused)
 {
     (void)unused;
     return PyLong_FromUnsignedLongLong(
-        is_closed((Line *)op) ? UINT64_MAX : mpshm_channel_claimed(((Line *)op)->end));
+        is_closed((TaskRing *)op) ? UINT64_MAX : mpshm_channel_claimed(((TaskRing *)op)->end));
 }
 
 /* ---- descriptors ---- */
 
 /* ends() -> the descriptors for the worker: its socket, and the memory of the ring */
-static PyObject *line_ends(PyObject *op, PyObject *unused)
+static PyObject *task_ring_ends(PyObject *op, PyObject *unused)
 {
-    Line *self = (Line *)op;
+    TaskRing *self = (TaskRing *)op;
     (void)unused;
 
     if (!is_open(self))
@@ -469,9 +469,9 @@ static PyObject *line_ends(PyObject *op, PyObject *unused)
 }
 
 /* close_ends(): close them; the worker has its own */
-static PyObject *line_close_ends(PyObject *op, PyObject *unused)
+static PyObject *task_ring_close_ends(PyObject *op, PyObject *unused)
 {
-    Line *self = (Line *)op;
+    TaskRing *self = (TaskRing *)op;
     int far = self->far;
     (void)unused;
 
@@ -483,9 +483,9 @@ static PyObject *line_close_ends(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *line_close(PyObject *op, PyObject *unused)
+static PyObject *task_ring_close(PyObject *op, PyObject *unused)
 {
-    Line *self = (Line *)op;
+    TaskRing *self = (TaskRing *)op;
     int fds[] = {self->fd, self->far};
     (void)unused;
 
@@ -500,38 +500,38 @@ static PyObject *line_close(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *line_fileno(PyObject *op, PyObject *unused)
+static PyObject *task_ring_fileno(PyObject *op, PyObject *unused)
 {
     (void)unused;
-    return PyLong_FromLong(((Line *)op)->fd);
+    return PyLong_FromLong(((TaskRing *)op)->fd);
 }
 
 static PyObject *get_hung_up(PyObject *op, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(((Line *)op)->hung_up);
+    return PyBool_FromLong(((TaskRing *)op)->hung_up);
 }
 
-static void line_dealloc(PyObject *op)
+static void task_ring_dealloc(PyObject *op)
 {
     PyTypeObject *type = Py_TYPE(op);
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-    ((Line *)op)->users = 0;
-    Py_DECREF(line_close(op, NULL));
-    PyMem_Free(((Line *)op)->buffer);
-    Py_XDECREF(((Line *)op)->first);
-    Py_XDECREF(((Line *)op)->held);
+    ((TaskRing *)op)->users = 0;
+    Py_DECREF(task_ring_close(op, NULL));
+    PyMem_Free(((TaskRing *)op)->buffer);
+    Py_XDECREF(((TaskRing *)op)->first);
+    Py_XDECREF(((TaskRing *)op)->held);
     free_it(op);
     Py_DECREF(type);
 }
 
 /* ---- making ---- */
 
-static PyObject *new_line(mpshm_channel *end, int fd, int far)
+static PyObject *new_task_ring(mpshm_channel *end, int fd, int far)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot(line_type, Py_tp_alloc);
-    Line *self = (Line *)alloc(line_type, 0);
+    allocfunc alloc = (allocfunc)PyType_GetSlot(task_ring_type, Py_tp_alloc);
+    TaskRing *self = (TaskRing *)alloc(task_ring_type, 0);
 
     if (self == NULL) {
         close(fd);
@@ -546,8 +546,8 @@ static PyObject *new_line(mpshm_channel *end, int fd, int far)
     return (PyObject *)self;
 }
 
-/* make_line() -> the pool's end, or -errno where there can be none */
-PyObject *mp_py_make_line(PyObject *module, PyObject *unused)
+/* make_task_ring() -> the pool's end, or -errno where there can be none */
+PyObject *mp_py_make_task_ring(PyObject *module, PyObject *unused)
 {
     mpshm_channel *ends[2];
     int fds[2], rc = mpshm_channel_create(1, ends);
@@ -561,17 +561,17 @@ PyObject *mp_py_make_line(PyObject *module, PyObject *unused)
         mpshm_channel_close(ends[0]);
         return PyLong_FromLong(rc);
     }
-    return new_line(ends[0], fds[0], fds[1]);
+    return new_task_ring(ends[0], fds[0], fds[1]);
 }
 
-/* open_line(socket, memory) -> the worker's end, or -errno. It takes both descriptors over. */
-PyObject *mp_py_open_line(PyObject *module, PyObject *args)
+/* open_task_ring(socket, memory) -> the worker's end, or -errno. It takes both descriptors over. */
+PyObject *mp_py_open_task_ring(PyObject *module, PyObject *args)
 {
     mpshm_channel *end;
     int fd, memory;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "ii:open_line", &fd, &memory))
+    if (!PyArg_ParseTuple(args, "ii:open_task_ring", &fd, &memory))
         return NULL;
     int rc = mpshm_channel_open(memory, 1, &end);
     if (rc < 0) {
@@ -580,26 +580,26 @@ PyObject *mp_py_open_line(PyObject *module, PyObject *args)
         return PyLong_FromLong(rc);
     }
     mpshm_channel_forget_object(end);
-    return new_line(end, fd, -1);
+    return new_task_ring(end, fd, -1);
 }
 
 static PyMethodDef methods[] = {
-    {"send", line_send, METH_VARARGS, "Send a message unless it must wait."},
-    {"dump", line_dump, METH_VARARGS, "Call a function that pickles the next message."},
-    {"send_part", line_send_part, METH_VARARGS, "Send a part of a message; wait for room."},
-    {"send_all", line_send_all, METH_VARARGS, "Send a message; wait for room."},
-    {"take", line_take, METH_NOARGS, "Take the oldest message if one is there."},
-    {"take_all", line_take_all, METH_NOARGS, "Take the messages that are there."},
-    {"first", line_first, METH_NOARGS, "The oldest message, which stays, if one is there."},
-    {"skip", line_skip, METH_O, "Drop the message that first() has returned."},
-    {"spin", line_spin, METH_NOARGS, "Wait a moment for a message: whether there is one."},
-    {"wait", line_wait, METH_NOARGS, "Wait for a message, or the end of the other process."},
-    {"claim", line_claim, METH_O, "Claim a task: whether it was not taken back."},
-    {"take_back", line_take_back, METH_O, "Take back the tasks up to a number."},
-    {"ends", line_ends, METH_NOARGS, "The descriptors for the worker."},
-    {"close_ends", line_close_ends, METH_NOARGS, "Close the descriptors for the worker."},
-    {"close", line_close, METH_NOARGS, "Close it."},
-    {"fileno", line_fileno, METH_NOARGS, "The descriptor, -1 if it is closed."},
+    {"send", task_ring_send, METH_VARARGS, "Send a message unless it must wait."},
+    {"dump", task_ring_dump, METH_VARARGS, "Call a function that pickles the next message."},
+    {"send_part", task_ring_send_part, METH_VARARGS, "Send a part of a message; wait for room."},
+    {"send_all", task_ring_send_all, METH_VARARGS, "Send a message; wait for room."},
+    {"take", task_ring_take, METH_NOARGS, "Take the oldest message if one is there."},
+    {"take_all", task_ring_take_all, METH_NOARGS, "Take the messages that are there."},
+    {"first", task_ring_first, METH_NOARGS, "The oldest message, which stays, if one is there."},
+    {"skip", task_ring_skip, METH_O, "Drop the message that first() has returned."},
+    {"spin", task_ring_spin, METH_NOARGS, "Wait a moment for a message: whether there is one."},
+    {"wait", task_ring_wait, METH_NOARGS, "Wait for a message, or the end of the other process."},
+    {"claim", task_ring_claim, METH_O, "Claim a task: whether it was not taken back."},
+    {"take_back", task_ring_take_back, METH_O, "Take back the tasks up to a number."},
+    {"ends", task_ring_ends, METH_NOARGS, "The descriptors for the worker."},
+    {"close_ends", task_ring_close_ends, METH_NOARGS, "Close the descriptors for the worker."},
+    {"close", task_ring_close, METH_NOARGS, "Close it."},
+    {"fileno", task_ring_fileno, METH_NOARGS, "The descriptor, -1 if it is closed."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -610,24 +610,26 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "One end of the line between a pool and a worker."},
-    {Py_tp_dealloc, line_dealloc},
+    {Py_tp_doc, "One end of the ring between a pool and a worker."},
+    {Py_tp_dealloc, task_ring_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {0, NULL},
 };
 
 static PyType_Spec spec = {
-    .name = "mp_core._block.Line",
-    .basicsize = sizeof(Line),
+    .name = "mp_core._block.TaskRing",
+    .basicsize = sizeof(TaskRing),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = slots,
 };
 
 int mp_add_line_type(PyObject *module)
 {
-    line_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    int rc = line_type == NULL ? -1 : PyModule_AddObjectRef(module, "Line", (PyObject *)line_type);
+    task_ring_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    int rc = task_ring_type == NULL
+                 ? -1
+                 : PyModule_AddObjectRef(module, "TaskRing", (PyObject *)task_ring_type);
 
     return rc == 0 ? PyModule_AddIntMacro(module, LONGEST) : rc;
 }

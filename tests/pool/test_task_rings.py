@@ -1,4 +1,4 @@
-"""The line between a pool and a worker: a ring, or packets where there can be no ring."""
+"""The task ring between a pool and a worker, or packets where there can be no ring."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core.sharing import backend
-from mp_pool.workers import lines
-from mp_pool.workers.lines import PacketLine, WorkerEnds, make_line
+from mp_pool.workers import task_rings
+from mp_pool.workers.task_rings import TaskSocket, WorkerEnds, make_task_ring
 
 HAS_RINGS = pytest.mark.skipif(not backend.LIBSHM, reason="needs rings, that is, libshm")
 KINDS = [
@@ -35,18 +35,18 @@ KINDS = [
 
 
 def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines.backend, "make_line", lambda: -errno.EMFILE)
+    monkeypatch.setattr(task_rings.backend, "make_task_ring", lambda: -errno.EMFILE)
 
 
 @pytest.fixture(params=KINDS)
 def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """The pool's end of a line and the worker's."""
+    """The pool's end of a ring and the worker's."""
     if request.param != "ring":
         without_rings(monkeypatch)
     if request.param == "by address":
-        monkeypatch.setattr(lines, "socket_pair", lines._pair_by_address)
-    near = make_line()
-    assert isinstance(near, PacketLine) == (request.param != "ring")
+        monkeypatch.setattr(task_rings, "socket_pair", task_rings._pair_by_address)
+    near = make_task_ring()
+    assert isinstance(near, TaskSocket) == (request.param != "ring")
     fd, memory = near.ends()
     far = WorkerEnds(os.dup(fd), memory if memory < 0 else os.dup(memory)).open()
     near.close_ends()
@@ -81,9 +81,9 @@ def test_a_send_without_room_or_without_a_reader_sends_nothing(ends: tuple[Any, 
     assert until(lambda: not is_sent(near, 0, b""), tasks.PATIENCE)
 
 
-def is_sent(line: Any, number: int, data: bytes) -> bool:
+def is_sent(ring: Any, number: int, data: bytes) -> bool:
     try:
-        line.send(number, 1, data)
+        ring.send(number, 1, data)
     except BlockingIOError:
         return False
     return True
@@ -134,8 +134,8 @@ def test_another_process_that_connects_first_gets_no_end_of_a_line(monkeypatch: 
             stranger.connect(self.getsockname())
 
     with monkeypatch.context() as patch:
-        patch.setattr(lines._socket, "socket", Listener)
-        near, far = lines._pair_by_address()
+        patch.setattr(task_rings._socket, "socket", Listener)
+        near, far = task_rings._pair_by_address()
     near.send(b"task")
     assert far.recv(10) == b"task"
     assert stranger.recv(10) == b""
@@ -145,7 +145,7 @@ def test_another_process_that_connects_first_gets_no_end_of_a_line(monkeypatch: 
 
 @HAS_RINGS
 def test_a_task_that_was_taken_back_cannot_be_claimed() -> None:
-    near = make_line()
+    near = make_task_ring()
     fd, memory = near.ends()
     far = WorkerEnds(os.dup(fd), os.dup(memory)).open()
     assert far.claim(0)
@@ -188,7 +188,7 @@ def test_a_pool_without_rings_does_the_same(ctx: BaseContext, tmp_path: Path) ->
         assert len(pool.apply(list, (list(range(200_000)),))) == 200_000
         with pytest.raises(mp.WorkerLostError):
             pool.apply(os._exit, (3,))
-        assert isinstance(pool._scheduler.dispatcher.workers[0].line, PacketLine)
+        assert isinstance(pool._scheduler.dispatcher.workers[0].ring, TaskSocket)
         assert pool.map(tasks.square, range(30)) == [n * n for n in range(30)]
 
 
@@ -214,7 +214,7 @@ def test_a_pool_has_no_rings_while_half_of_the_descriptors_are_in_use() -> None:
             taken.append(os.dup(0))
         with mp.get_context("fork").Pool(1) as pool:
             assert pool.apply(abs, (-3,)) == 3
-            assert isinstance(pool._scheduler.dispatcher.workers[0].line, PacketLine)
+            assert isinstance(pool._scheduler.dispatcher.workers[0].ring, TaskSocket)
     finally:
         for fd in taken:
             os.close(fd)
@@ -277,7 +277,7 @@ def test_a_worker_whose_line_was_full_of_tasks_that_were_taken_back_gets_others(
         os.kill(worker.pid, signal.SIGSTOP)
         try:
             assert until(lambda: stopped(worker.pid), tasks.PATIENCE)
-            worker.window = worker.most  # as after many short tasks: it gets as many at once as fit into its line
+            worker.window = worker.most  # as after many short tasks: it gets as many at once as fit into its ring
             waits = [pool.submit(tasks.length, b"x" * 3300) for _ in range(2000)]
             # It is recalled after a while, and finds no room for others.
             assert until(lambda: not worker.tasks and worker not in dispatcher.free, tasks.PATIENCE)
