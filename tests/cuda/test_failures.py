@@ -17,8 +17,9 @@ from support.processes import stopped
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import finalizer_queue, ipc_events
-from mp_cuda._functions import live_exports
+from mp_cuda.driver import finalizer_queue
+from mp_cuda.driver.functions import live_exports
+from mp_cuda.sharing import ipc_events
 
 # Seconds for a second thread to enter code that only one may be in.
 RACE_S = 0.3

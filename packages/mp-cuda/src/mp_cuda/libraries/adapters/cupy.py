@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mp_cuda.array import DeviceArray
-from mp_cuda.layout import byte_range
-from mp_cuda.protocols import by_interface
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.layout import byte_range
+from mp_cuda.arrays.protocols import by_interface
 
 __all__ = ["rebuild", "types", "view"]
 

@@ -7,13 +7,13 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_cuda import cuda_driver, finalizer_queue
-from mp_cuda._functions import Reference, export_object, own_sent, process, receive_reference
+from mp_cuda.driver import cuda_driver, finalizer_queue
+from mp_cuda.driver.functions import Reference, export_object, own_sent, process, receive_reference
+from mp_cuda.driver.stream import NOT_READY, as_stream
 from mp_cuda.errors import DriverError, ProducerGoneError
-from mp_cuda.exports import ipc_collect
-from mp_cuda.imports import own_is_gone
-from mp_cuda.ipc_events import destroy
-from mp_cuda.stream import NOT_READY, as_stream
+from mp_cuda.sharing.exports import ipc_collect
+from mp_cuda.sharing.imports import own_is_gone
+from mp_cuda.sharing.ipc_events import destroy
 
 __all__ = ["Event", "rebuild_event"]
 

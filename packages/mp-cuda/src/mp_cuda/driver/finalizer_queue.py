@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mp_core import set_thread_name
-from mp_cuda import at_exit, cuda_driver
-from mp_cuda._functions import close_dropped, count_mappings, look_at_exports, set_hooks, synchronize
+from mp_cuda.driver import at_exit, cuda_driver
+from mp_cuda.driver.functions import close_dropped, count_mappings, look_at_exports, set_hooks, synchronize
 from mp_cuda.errors import DriverError, MpCudaError
 
 __all__ = ["Task", "drain", "expect", "pending", "put", "wake", "wake_watch"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mp_cuda.array import DeviceArray
-from mp_cuda.protocols import by_interface
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.protocols import by_interface
 
 __all__ = ["rebuild", "types", "view"]
 

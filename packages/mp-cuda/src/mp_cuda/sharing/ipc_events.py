@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import threading
 
-from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda._functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
+from mp_cuda.driver import at_exit, cuda_driver, finalizer_queue, policy
+from mp_cuda.driver.functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["close_all", "counts", "destroy", "make_event", "open_event"]

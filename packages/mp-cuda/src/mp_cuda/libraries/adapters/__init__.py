@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from mp_cuda.array import DeviceArray
+from mp_cuda.arrays.array import DeviceArray
 
 __all__ = ["KINDS", "Adapter", "by_kind", "kind_of", "of", "registered", "taken_apart"]
 
@@ -44,7 +44,9 @@ def by_kind(kind: str) -> Adapter:
     """Return the adapter of *kind*. `ValueError` if there is none."""
     if kind not in KINDS:
         raise ValueError(f"there is no adapter for {kind!r}; known are {', '.join(KINDS)}")
-    return cast(Adapter, importlib.import_module(f"mp_cuda.adapters.{kind.replace('cuda.core', 'cuda_core')}"))
+    return cast(
+        Adapter, importlib.import_module(f"mp_cuda.libraries.adapters.{kind.replace('cuda.core', 'cuda_core')}")
+    )
 
 
 def kind_of(obj: Any) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import cuda_driver, finalizer_queue
-from mp_cuda._functions import free_memory
+from mp_cuda.driver import cuda_driver, finalizer_queue
+from mp_cuda.driver.functions import free_memory
 from mp_cuda.errors import DeviceMemoryError, DriverError
-from mp_cuda.exports import collect_lingering
+from mp_cuda.sharing.exports import collect_lingering
 
 __all__ = ["Allocation"]
 

@@ -6,8 +6,8 @@ import functools
 import threading
 from typing import Any
 
-from mp_cuda import cuda_driver, finalizer_queue
-from mp_cuda._functions import set_hooks
+from mp_cuda.driver import cuda_driver, finalizer_queue
+from mp_cuda.driver.functions import set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["LEGACY", "Stream", "as_stream", "in_feeder", "stream_number"]

@@ -10,13 +10,16 @@ from __future__ import annotations
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_cuda import _functions, adapters, exports, finalizer_queue, imports, memory_kinds
-from mp_cuda._functions import Table, export_alone, set_hooks, take_back, use_codec
-from mp_cuda.array import DeviceArray
-from mp_cuda.conversion import as_device_array
-from mp_cuda.dtype import DType, plain
-from mp_cuda.policy import Fallback
-from mp_cuda.stream import stream_number
+from mp_cuda.arrays import memory_kinds
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import DType, plain
+from mp_cuda.driver import finalizer_queue, functions
+from mp_cuda.driver.functions import Table, export_alone, set_hooks, take_back, use_codec
+from mp_cuda.driver.policy import Fallback
+from mp_cuda.driver.stream import stream_number
+from mp_cuda.libraries import adapters
+from mp_cuda.libraries.conversion import as_device_array
+from mp_cuda.sharing import exports, imports
 
 __all__ = [
     "NEEDED",
@@ -58,7 +61,7 @@ def rebuild_alone(offers: tuple[bytes, ...], table: bytes | None, layout: bytes,
         raise ValueError(f"the message of a device array is damaged: it has {len(more)} parts more instead of 3")
     kind, extra, dtype = more
     shared = None if table is None else receive_table(offers, table)
-    return _functions.rebuild(shared, layout, kind, extra, None if dtype is None else DType(*dtype))
+    return functions.rebuild(shared, layout, kind, extra, None if dtype is None else DType(*dtype))
 
 
 def receive_table(offers: tuple[bytes, ...], table: bytes) -> Table:
@@ -68,12 +71,12 @@ def receive_table(offers: tuple[bytes, ...], table: bytes) -> Table:
     Raises `ValueError` if the message is damaged, `StaleHandleError` if it was received before or revoked, and what
     opening memory raises.
     """
-    return _functions.receive_table(offers, table)
+    return functions.receive_table(offers, table)
 
 
 def rebuild_array(table: Table | None, layout: bytes, kind: str | None = None, extra: bytes = b"") -> Any:
     """Rebuild the array of a message: of the kind that was sent, or a `DeviceArray` if its library is missing."""
-    return _functions.rebuild(table, layout, kind, extra)
+    return functions.rebuild(table, layout, kind, extra)
 
 
 # ---- arrays of libraries ---------------------------------------------------------------------------------------------

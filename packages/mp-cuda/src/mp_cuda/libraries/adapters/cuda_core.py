@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mp_cuda.array import DeviceArray
-from mp_cuda.dtype import dtype_of
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import dtype_of
 from mp_cuda.errors import NotShareableError
 
 __all__ = ["rebuild", "types", "view"]
