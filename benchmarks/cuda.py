@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import mp_all as mp
 import mp_cuda
-from mp_cuda.array import DeviceArray
-from mp_cuda.dtype import dtype_of
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import dtype_of
 
 KIB, MIB = 1024, 1024 * 1024
 ROUNDS, WARM_UP, FEWEST = 300, 30, 5

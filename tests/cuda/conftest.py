@@ -13,7 +13,7 @@ from peer import Peer, clean
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import ipc_events
+from mp_cuda.sharing import ipc_events
 
 
 @pytest.hookimpl

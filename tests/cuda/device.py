@@ -70,7 +70,7 @@ class Stub:
 
     def stop_at(self, stream: int, gate: int) -> None:
         """Stop the stream until the gate is opened, in place of a long kernel."""
-        from mp_cuda import cuda_driver
+        from mp_cuda.driver import cuda_driver
 
         with cuda_driver.guard(0):
             assert self.library.mpstub_wait_gate(ctypes.c_void_p(stream), gate) == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from mp_cuda.dtype import dtype_of
-from mp_cuda.layout import row_major
+from mp_cuda.arrays.dtype import dtype_of
+from mp_cuda.arrays.layout import row_major
 
 
 class OnlyDLPack:

@@ -93,7 +93,7 @@ def drop(*names: str) -> None:
 
 
 def clean() -> dict[str, int]:
-    from mp_cuda import ipc_events
+    from mp_cuda.sharing import ipc_events
 
     KEPT.clear()
     gc.collect()

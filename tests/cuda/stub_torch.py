@@ -9,9 +9,9 @@ import ctypes
 from typing import Any
 
 import mp_cuda
-from mp_cuda import cuda_driver
-from mp_cuda.adapters import torch as adapter
-from mp_cuda.array import DeviceArray
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.driver import cuda_driver
+from mp_cuda.libraries.adapters import torch as adapter
 
 
 def is_on_stub(tensor: Any) -> bool:

@@ -17,21 +17,23 @@ from support.processes import stopped
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import finalizer_queue, ipc_events
-from mp_cuda._functions import live_exports
+from mp_cuda.driver import finalizer_queue
+from mp_cuda.driver.functions import live_exports
+from mp_cuda.sharing import ipc_events
 
 # Seconds for a second thread to enter code that only one may be in.
 RACE_S = 0.3
 
 
-class Task:
-    device, after_work = 0, False
-
+class Work:
     def __init__(self, error: BaseException | None = None) -> None:
         self.error, self.done = error, threading.Event()
         finalizer_queue.expect()
 
-    def run(self) -> None:
+    def task(self) -> finalizer_queue.Task:
+        return finalizer_queue.Task(0, self.run, None)
+
+    def run(self, device: int, arguments: list[None]) -> None:
         self.done.set()
         if self.error is not None:
             raise self.error
@@ -39,18 +41,18 @@ class Task:
 
 def test_the_tasks_after_a_failing_one_still_run(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):  # the thread survives
-        failing, next_one = Task(OSError("no room")), Task()
-        finalizer_queue.put(failing)
-        finalizer_queue.put(next_one)
+        failing, next_one = Work(OSError("no room")), Work()
+        finalizer_queue.put(failing.task())
+        finalizer_queue.put(next_one.task())
         assert next_one.done.wait(p.WAIT_S) and failing.done.is_set()
     assert until(lambda: caplog.text.count("no room") == 2)
 
 
 def test_an_interrupted_task_loses_no_later_task() -> None:
     with finalizer_queue._draining:  # keep the thread out
-        first, second = Task(KeyboardInterrupt()), Task()
-        finalizer_queue.put(first)
-        finalizer_queue.put(second)
+        first, second = Work(KeyboardInterrupt()), Work()
+        finalizer_queue.put(first.task())
+        finalizer_queue.put(second.task())
         with pytest.raises(KeyboardInterrupt):
             finalizer_queue.drain()
         assert not second.done.is_set()

@@ -11,8 +11,8 @@ import pytest
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import cuda_driver
-from mp_cuda.array import DeviceArray
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.driver import cuda_driver
 
 pytestmark = pytest.mark.needs_gpu
 

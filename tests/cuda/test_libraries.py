@@ -16,7 +16,7 @@ import pytest
 from support.scripts import run_script, succeeded
 
 import mp_cuda
-from mp_cuda.array import DeviceArray
+from mp_cuda.arrays.array import DeviceArray
 
 HOOK = """
     import sys
@@ -139,7 +139,7 @@ def test_importing_mp_all_imports_no_cuda_and_registers_a_library_when_it_is_imp
     (folder / "cupy.py").write_text("class ndarray: pass\n")
     assert succeeded(run_script(tmp_path, HOOK, str(folder))).splitlines() == [
         "[]",
-        "mp_cuda.reduce",
+        "mp_cuda.libraries.reduce",
         "True SourceFileLoader",
         "False",
         "missing",
@@ -194,7 +194,7 @@ def test_dlpack_exports_and_imports_without_a_copy() -> None:
 
 
 def test_a_capsule_keeps_its_memory_until_its_consumer_is_done() -> None:
-    from mp_cuda import dlpack
+    from mp_cuda.arrays import dlpack
 
     capsule = mp_cuda.from_host(b"capsule").__dlpack__()
     mp_cuda.ipc_collect()

@@ -18,7 +18,7 @@ from support.waiting import until
 
 import mp_all as mp
 import mp_cuda
-from mp_cuda._functions import live_exports
+from mp_cuda.driver.functions import live_exports
 
 
 def test_a_sender_can_wait_until_its_receivers_have_released_its_memory(peer: p.Peer) -> None:
@@ -211,7 +211,7 @@ def test_a_message_that_is_damaged_behind_its_lease_keeps_no_reference(peer: p.P
 
 
 def rebuilt(parts: tuple[Any, ...]) -> None:
-    from mp_cuda.reduce import rebuild_alone
+    from mp_cuda.libraries.reduce import rebuild_alone
 
     rebuild_alone(*parts)
 
@@ -287,7 +287,7 @@ def test_many_arrays_leave_nothing_behind(peer: p.Peer, stub: Stub) -> None:
 @pytest.mark.needs_stub
 def test_a_message_with_any_wrong_byte_is_an_error_or_arrives() -> None:
     """Each byte of the table and of the layout, in turn; no reference is left behind in any case."""
-    from mp_cuda.reduce import rebuild_alone
+    from mp_cuda.libraries.reduce import rebuild_alone
 
     array = mp_cuda.from_host(b"wrong")
     _, (_, table, layout, *_) = mp_cuda.share(array).__reduce__()

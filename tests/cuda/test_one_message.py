@@ -21,10 +21,11 @@ from test_order import fill
 
 import mp_all as mp
 import mp_cuda
-from mp_cuda import cuda_driver, ipc_events
-from mp_cuda._functions import live_exports
-from mp_cuda.array import DeviceArray
-from mp_cuda.dtype import dtype_of
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import dtype_of
+from mp_cuda.driver import cuda_driver
+from mp_cuda.driver.functions import live_exports
+from mp_cuda.sharing import ipc_events
 
 pytestmark = pytest.mark.needs_stub
 

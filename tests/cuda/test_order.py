@@ -16,9 +16,9 @@ from device import Stub
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import cuda_driver, stream
-from mp_cuda._functions import synchronize
-from mp_cuda.array import DeviceArray
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.driver import cuda_driver, stream
+from mp_cuda.driver.functions import synchronize
 
 
 def fill(stub: Stub, on: Any, array: DeviceArray, value: int) -> None:

@@ -403,3 +403,20 @@ def test_without_libshm_arrays_cannot_be_made_and_the_error_says_why(tmp_path: P
     ).splitlines()
     assert first == "2"
     assert len(refusals) == 4 and all("need libshm" in line for line in refusals)
+
+
+def test_a_process_that_only_receives_has_all_that_c_calls(tmp_path: Path) -> None:
+    """Pickles name one module; what C calls of others must be set when it is imported."""
+    text = """
+        import re, sys
+        from pathlib import Path
+        import mp_cuda.libraries.reduce
+
+        modules = [module for name, module in sys.modules.items() if name.startswith("mp_cuda.")]
+        text = "".join(Path(m.__file__).read_text() for m in modules if m.__file__.endswith(".py"))
+        hooks = re.findall(r"HOOK\\((\\w+)\\)", Path(HOOKS).read_text())
+        print(len(hooks), [name for name in hooks if f" {name}=" not in text and f"({name}=" not in text])
+    """
+    hooks = Path(__file__).parents[2] / "packages" / "mp-cuda" / "native" / "hooks.c"
+    count, missing = succeeded(run_script(tmp_path, text.replace("HOOKS", repr(str(hooks))))).split(maxsplit=1)
+    assert int(count) > 20 and missing == "[]\n"

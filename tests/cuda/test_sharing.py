@@ -14,9 +14,9 @@ import pytest
 from device import Stub
 
 import mp_cuda
-from mp_cuda import cuda_driver
-from mp_cuda.array import DeviceArray
-from mp_cuda.dtype import dtype_of
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import dtype_of
+from mp_cuda.driver import cuda_driver
 
 
 def view(base: DeviceArray, shape: tuple[int, ...], dtype: str, offset: int = 0, **how: object) -> DeviceArray:

@@ -15,7 +15,7 @@ import mp_all as mp
 import mp_cuda
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch has it")
-adapter = pytest.importorskip("mp_cuda.adapters.torch")
+adapter = pytest.importorskip("mp_cuda.libraries.adapters.torch")
 stub_torch = pytest.importorskip("stub_torch")
 pytestmark = pytest.mark.needs_stub
 

@@ -127,7 +127,10 @@ def test_every_package_is_checked() -> None:
         "mp_torch",
         "mp_all",
     } <= PACKAGES.keys()
-    assert graph_of(PACKAGES["mp_cuda"])["mp_cuda.array"] >= {"mp_cuda.memory", "mp_cuda.cuda_driver"}
+    assert graph_of(PACKAGES["mp_cuda"])["mp_cuda.arrays.array"] >= {
+        "mp_cuda.arrays.memory",
+        "mp_cuda.driver.cuda_driver",
+    }
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))

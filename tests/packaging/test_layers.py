@@ -49,6 +49,9 @@ POOL_ROOMS = ["tasks", "workers", "scheduling"]
 MP_SPAWN = ROOT / "packages" / "mp-spawn" / "src" / "mp_spawn"
 SPAWN_ROOMS = ["calls", "output", "ranks", "jobs", "command"]
 BESIDE_THE_SPAWN_ROOMS = {"__init__.py", "__main__.py", "errors.py", "log_records.py", "without_posix.py"}
+# And those of mp_cuda; beside them are the names of the package and its errors.
+MP_CUDA = ROOT / "packages" / "mp-cuda" / "src" / "mp_cuda"
+CUDA_ROOMS = ["driver", "sharing", "arrays", "libraries"]
 
 
 def included(path: Path) -> set[str]:
@@ -105,6 +108,8 @@ def test_each_module_is_in_a_room_and_no_room_is_crowded() -> None:
     assert {path.name for kind in ("py", "pyi") for path in MP_CORE.glob(f"*.{kind}")} == BESIDE_THE_ROOMS
     assert {path.name for path in MP_SPAWN.glob("*.py")} == BESIDE_THE_SPAWN_ROOMS
     files = [*MP_CORE.rglob("*.py"), *NATIVE.rglob("*.c"), *MP_POOL.rglob("*.py"), *MP_SPAWN.rglob("*.py")]
+    assert {path.name for path in MP_CUDA.glob("*.py")} == {"__init__.py", "errors.py"}
+    files += [*MP_CUDA.rglob("*.py"), *(ROOT / "packages" / "mp-cuda" / "native").glob("*.c")]
     assert [str(path) for path in files if path.suffix == ".py" and path.stem == path.parent.name] == []
     sizes = Counter(path.parent for path in files)
     assert {str(folder): size for folder, size in sizes.items() if size > 20} == {}
@@ -112,7 +117,7 @@ def test_each_module_is_in_a_room_and_no_room_is_crowded() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "rooms", "least"),
-    [(MP_CORE, ROOMS, 80), (MP_POOL, POOL_ROOMS, 27), (MP_SPAWN, SPAWN_ROOMS, 35)],
+    [(MP_CORE, ROOMS, 80), (MP_POOL, POOL_ROOMS, 27), (MP_SPAWN, SPAWN_ROOMS, 35), (MP_CUDA, CUDA_ROOMS, 25)],
     ids=str,
 )
 def test_each_module_imports_only_its_own_room_and_those_below(folder: Path, rooms: list[str], least: int) -> None:

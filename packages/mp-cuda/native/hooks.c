@@ -26,7 +26,7 @@ void mp_leave_to(PyObject *queue, PyObject *object)
 
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *done = object == NULL ? PyObject_CallNoArgs(queue)
-                                    : PyObject_CallMethod(queue, "append", "O", object);
+                                    : PyObject_CallMethod(queue, "append", "(O)", object);
     if (done == NULL)
         PyErr_WriteUnraisable(queue);
     Py_XDECREF(done);

@@ -310,6 +310,8 @@ static int find_place(PyObject *object, table *last, unsigned receivers, PyObjec
                            receivers, fallback, &address);
     int is_feeder = of == NULL ? -1 : array->stream != 0 ? 0 : in_feeder();
     if (is_feeder < 0) {
+        if (of != NULL && !lease_of(of)->is_sent)
+            mp_end_export(lease_of(of));
         Py_XDECREF((PyObject *)of);
         return -1;
     }
@@ -339,6 +341,8 @@ static int find_place(PyObject *object, table *last, unsigned receivers, PyObjec
     }
     if (to->in != NULL && to->in != last)
         drop(&to->in->shared);
+    if (!lease_of(of)->is_sent)
+        mp_end_export(lease_of(of));
     Py_DECREF(of);
     return -1;
 }

@@ -71,7 +71,7 @@ def report_of_others() -> dict[str, Any]:
         "time": time.time(),
         "sessions": [_session(name, about.get(name), found.get(name)) for name in sorted({*about, *found})],
         "processes": [_process(entry, _sessions.command_of) for entry in processes],
-        "devices": [holder._asdict() for holder in imports.load("mp_cuda.holders").list_holders(pids)],
+        "devices": [holder._asdict() for holder in imports.load("mp_cuda.sharing.holders").list_holders(pids)],
         "named": [{"name": each.name, "bytes": each.nbytes, "pids": each.pids} for each in _sessions.named_arrays()],
         "channels": [{"pids": list(each.pids), "unread": each.unread, "bytes": each.nbytes} for each in channels],
     }

@@ -17,11 +17,12 @@ from mp_core import __version__ as __version__
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from mp_cuda.array import DeviceArray, empty, from_host
-    from mp_cuda.conversion import as_device_array
-    from mp_cuda.cuda_driver import device_count, is_available
-    from mp_cuda.diagnostics import device_report
-    from mp_cuda.dtype import DType
+    from mp_cuda.arrays.array import DeviceArray, empty, from_host
+    from mp_cuda.arrays.dtype import DType
+    from mp_cuda.driver.cuda_driver import device_count, is_available
+    from mp_cuda.driver.diagnostics import device_report
+    from mp_cuda.driver.policy import set_policy
+    from mp_cuda.driver.stream import Stream
     from mp_cuda.errors import (
         BindingsNotInstalledError,
         DeviceMemoryError,
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
         ProducerGoneError,
         StaleHandleError,
     )
-    from mp_cuda.event import Event
-    from mp_cuda.exports import ipc_collect, ipc_stats, wait_released
-    from mp_cuda.libraries import init_reductions, register, unregister
-    from mp_cuda.policy import set_policy
-    from mp_cuda.reduce import Shared, share
-    from mp_cuda.stream import Stream
+    from mp_cuda.libraries.conversion import as_device_array
+    from mp_cuda.libraries.reduce import Shared, share
+    from mp_cuda.libraries.registration import init_reductions, register, unregister
+    from mp_cuda.sharing.event import Event
+    from mp_cuda.sharing.exports import ipc_collect, ipc_stats, wait_released
 
 __all__ = [
     "BindingsNotInstalledError",
@@ -72,19 +72,19 @@ __all__ = [
 ]
 
 _NAMES = {
-    "array": "DeviceArray empty from_host",
-    "conversion": "as_device_array",
-    "diagnostics": "device_report",
-    "cuda_driver": "device_count is_available",
-    "dtype": "DType",
+    "arrays.array": "DeviceArray empty from_host",
+    "arrays.dtype": "DType",
+    "driver.cuda_driver": "device_count is_available",
+    "driver.diagnostics": "device_report",
+    "driver.policy": "set_policy",
+    "driver.stream": "Stream",
     "errors": "BindingsNotInstalledError DeviceMemoryError DeviceNotVisibleError DriverError ForkError MpCudaError "
     "NotShareableError ProducerGoneError StaleHandleError",
-    "event": "Event",
-    "exports": "ipc_collect ipc_stats wait_released",
-    "libraries": "init_reductions register unregister",
-    "policy": "set_policy",
-    "reduce": "Shared share",
-    "stream": "Stream",
+    "libraries.conversion": "as_device_array",
+    "libraries.reduce": "Shared share",
+    "libraries.registration": "init_reductions register unregister",
+    "sharing.event": "Event",
+    "sharing.exports": "ipc_collect ipc_stats wait_released",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -95,8 +95,8 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f"module 'mp_cuda' has no attribute {name!r}")
-        if module == "array":
-            _importlib.import_module("mp_cuda.reduce")  # registers the reducer of DeviceArray
+        if module == "arrays.array":
+            _importlib.import_module("mp_cuda.libraries.reduce")  # registers the reducer of DeviceArray
         value = getattr(_importlib.import_module(f"mp_cuda.{module}"), name)
         globals()[name] = value
         return value

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any, Self
 
-from mp_cuda.dtype import DType
+from mp_cuda.arrays.dtype import DType
 
 class Array:
     def __new__(

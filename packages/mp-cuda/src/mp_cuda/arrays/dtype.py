@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any, NamedTuple
 
-from mp_cuda._functions import set_hooks
+from mp_cuda.driver.functions import set_hooks
 
 __all__ = ["DType", "dtype_of", "plain"]
 

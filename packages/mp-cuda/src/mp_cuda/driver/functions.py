@@ -9,7 +9,7 @@ import os
 import threading
 
 from mp_core.sharing import backend, forks
-from mp_cuda import cuda_driver
+from mp_cuda.driver import cuda_driver
 from mp_cuda.errors import MpCudaError
 
 if not backend.LIBSHM:  # CUDA's memory goes between processes only on Linux, and there libshm runs

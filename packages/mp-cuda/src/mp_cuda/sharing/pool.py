@@ -10,8 +10,8 @@ import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_cuda import cuda_driver
-from mp_cuda._functions import set_hooks
+from mp_cuda.driver import cuda_driver
+from mp_cuda.driver.functions import set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["export"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mp_cuda.array import DeviceArray
-from mp_cuda.layout import byte_range
-from mp_cuda.protocols import by_interface
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.layout import byte_range
+from mp_cuda.arrays.protocols import by_interface
 
-__all__ = ["rebuild", "taken_apart", "types", "view"]
+__all__ = ["rebuild", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -23,10 +23,6 @@ def view(obj: Any) -> DeviceArray:
     with cupy.cuda.Device(obj.device.id):
         stream = int(cupy.cuda.get_current_stream().ptr) or None
     return by_interface(obj, device=int(obj.device.id), stream=stream)
-
-
-def taken_apart(obj: Any) -> tuple[DeviceArray, bytes]:
-    return view(obj), b""
 
 
 def rebuild(array: DeviceArray, extra: bytes) -> Any:

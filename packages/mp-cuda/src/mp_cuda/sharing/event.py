@@ -7,34 +7,18 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_cuda import cuda_driver, finalizer_queue
-from mp_cuda._functions import Reference, export_object, own_sent, process, receive_reference
+from mp_cuda.driver import cuda_driver, finalizer_queue
+from mp_cuda.driver.functions import Reference, export_object, own_sent, process, receive_reference
+from mp_cuda.driver.stream import NOT_READY, as_stream
 from mp_cuda.errors import DriverError, ProducerGoneError
-from mp_cuda.exports import ipc_collect
-from mp_cuda.imports import own_is_gone
-from mp_cuda.stream import NOT_READY, as_stream
+from mp_cuda.sharing.exports import ipc_collect
+from mp_cuda.sharing.imports import own_is_gone
+from mp_cuda.sharing.ipc_events import destroy
 
 __all__ = ["Event", "rebuild_event"]
 
 BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
 OUT_OF_MEMORY = 2
-
-
-class _Destroy:
-    """Destroy an event, then release the lease reference for it."""
-
-    def __init__(self, device: int, event: Any, reference: Reference | None) -> None:
-        self.device, self.event, self.reference = device, event, reference
-        # An event of another process must outlive the streams here that wait for it.
-        self.after_work = reference is not None
-
-    def run(self) -> None:
-        try:
-            with cuda_driver.guard(self.device):
-                cuda_driver.call("cuEventDestroy", self.event)
-        finally:
-            if self.reference is not None:
-                self.reference.release()
 
 
 class Event:
@@ -86,7 +70,7 @@ class Event:
             | (INTERPROCESS if interprocess else 0)
         )
         self._event: Any = None
-        self._task: _Destroy | None = None
+        self._task: finalizer_queue.Task | None = None
         self._imported = False
         self._lock = threading.RLock()
         self.device = device
@@ -113,7 +97,8 @@ class Event:
 
     def _adopt(self, event: Any, device: int, reference: Reference | None) -> None:
         self._event, self.device = event, device
-        self._task = _Destroy(device, event, reference)
+        # An event of another process must outlive the streams here that wait for it.
+        self._task = finalizer_queue.Task(device, destroy, (int(event), reference), after_work=reference is not None)
         finalizer_queue.expect()
 
     @property
@@ -262,6 +247,7 @@ def _forget() -> None:
     global _lock
     _lock = threading.RLock()
     for event in list(_received.values()):
-        if event._task is not None and event._task.reference is not None:
-            event._task.reference.release()
+        reference = event._task.argument[1] if event._task is not None else None
+        if reference is not None:
+            reference.release()
     _received.clear()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from mp_cuda import cuda_driver
+from mp_cuda.driver import cuda_driver
 
 __all__ = ["device_report"]
 

@@ -16,11 +16,12 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from mp_core import set_thread_name
-from mp_cuda import at_exit, cuda_driver
-from mp_cuda._functions import close_dropped, count_mappings, look_at_exports, set_hooks, synchronize
+from mp_cuda.driver import at_exit, cuda_driver
+from mp_cuda.driver.functions import close_dropped, count_mappings, look_at_exports, set_hooks, synchronize
 from mp_cuda.errors import DriverError, MpCudaError
 
 __all__ = ["Task", "drain", "expect", "pending", "put", "wake", "wake_watch"]
@@ -32,16 +33,14 @@ REST_S = 0.001
 RELAXED = 2
 
 
-class Task(Protocol):
-    """
-    Work to do once its object is gone.
-
-    It has `run()`; or, for a class of which there are many, a static `run_all(tasks)` for several of one device: each
-    call of the driver gives the interpreter lock away, and to get it back takes longer than the call.
-    """
+class Task(NamedTuple):
+    """Work to do once its object is gone."""
 
     device: int
-    after_work: bool
+    function: Callable[[int, list[Any]], object]
+    """Does several tasks of one device: each call of the driver gives the interpreter lock away."""
+    argument: Any
+    after_work: bool = False
     """Must all earlier work on the device be done first?"""
 
 
@@ -114,7 +113,7 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
     global _expected
     if not _draining.acquire(blocking=wait):
         return
-    todo: deque[Any] = deque()
+    todo: deque[Task] = deque()
     left: list[Task] = []
     done = 0
     try:
@@ -128,21 +127,17 @@ def drain(*, wait: bool = True, close: bool = False) -> None:
             # One wait for the device covers all tasks queued before it.
             if task.after_work and task.device not in idle:
                 idle[task.device] = wait and _wait_for(task.device)
-            run_all = getattr(task, "run_all", None)
             alike = [todo.popleft()]
-            while run_all and todo and type(todo[0]) is type(task) and todo[0].device == task.device:
+            while todo and todo[0].function is task.function and todo[0].device == task.device:
                 alike.append(todo.popleft())
             if task.after_work and not idle[task.device]:
                 left += alike
                 continue
             done += len(alike)
             try:
-                if run_all:
-                    run_all(alike)
-                else:
-                    task.run()
+                task.function(task.device, [each.argument for each in alike])
             except Exception as error:  # the other tasks must still run
-                _log.warning("%s: %r", type(task).__name__, error)
+                _log.warning("%s: %r", task.function.__name__, error)
         close_dropped(wait, close)
     finally:
         # An interrupted wait loses no task.

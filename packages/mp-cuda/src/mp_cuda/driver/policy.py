@@ -60,6 +60,6 @@ def set_policy(
     if linger is not None:
         if linger < 0:
             raise ValueError(f"linger must be 0 seconds or more, not {linger}")
-        from mp_cuda._functions import set_linger
+        from mp_cuda.driver.functions import set_linger
 
         set_linger(linger)

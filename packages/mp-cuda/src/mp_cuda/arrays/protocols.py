@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import cuda_driver, dlpack
-from mp_cuda.array import DeviceArray
-from mp_cuda.dtype import dtype_of
+from mp_cuda.arrays import dlpack
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import dtype_of
+from mp_cuda.driver import cuda_driver
+from mp_cuda.driver.stream import LEGACY
 from mp_cuda.errors import DriverError, NotShareableError, UnknownPointerError
-from mp_cuda.stream import LEGACY
 
 __all__ = ["by_dlpack", "by_interface"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mp_cuda.array import DeviceArray
-from mp_cuda.protocols import by_interface
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.protocols import by_interface
 
-__all__ = ["rebuild", "taken_apart", "types", "view"]
+__all__ = ["rebuild", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -28,10 +28,6 @@ class _Unbound:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return self._array.__cuda_array_interface__ | {"stream": None}
-
-
-def taken_apart(obj: Any) -> tuple[DeviceArray, bytes]:
-    return view(obj), b""
 
 
 def rebuild(array: DeviceArray, extra: bytes) -> Any:

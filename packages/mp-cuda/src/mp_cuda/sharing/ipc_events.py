@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
 
-from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
-from mp_cuda._functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
+from mp_cuda.driver import at_exit, cuda_driver, finalizer_queue, policy
+from mp_cuda.driver.functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
 from mp_cuda.errors import DriverError
 
-__all__ = ["close_all", "counts", "make_event", "open_event"]
+__all__ = ["close_all", "counts", "destroy", "make_event", "open_event"]
 
 INTERPROCESS, DISABLE_TIMING, BLOCKING_SYNC = 4, 2, 1
 KEPT_OPEN = 1024
@@ -49,16 +48,14 @@ def make_event(device: int) -> Event | None:
     return made
 
 
-class _Destroy:
-    after_work = False
-
-    def __init__(self, device: int, event: int) -> None:
-        self.device, self.event = device, event
-
-    @staticmethod
-    def run_all(tasks: list[Any]) -> None:
-        codes = destroy_events(tasks[0].device, tuple(task.event for task in tasks))
-        cuda_driver.check_codes("cuEventDestroy", codes)
+def destroy(device: int, events: list[tuple[int, Reference | None]]) -> None:
+    """Destroy events, then release the references for them."""
+    try:
+        cuda_driver.check_codes("cuEventDestroy", destroy_events(device, tuple(number for number, _ in events)))
+    finally:
+        for _, reference in events:
+            if reference is not None:
+                reference.release()
 
 
 def open_event(device: int, home: Reference, handle: bytes) -> Event | None:
@@ -99,7 +96,7 @@ def _imported(device: int, handle: bytes) -> Event:
     with cuda_driver.guard(device):
         event = cuda_driver.call("cuIpcOpenEventHandle", cuda_driver.handle_from("CUipcEventHandle", handle))
     finalizer_queue.expect()
-    return Event(device, int(event), handle, _Destroy(device, int(event)))
+    return Event(device, int(event), handle, finalizer_queue.Task(device, destroy, (int(event), None)))
 
 
 def counts() -> tuple[int, int, int]:

@@ -82,10 +82,10 @@ def register(*kinds: str) -> tuple[str, ...]:
     >>> mp_cuda.register()
     ()
     """
-    from mp_cuda import adapters
-    from mp_cuda._functions import use_codec
-    from mp_cuda.exports import in_use
-    from mp_cuda.reduce import reduce_array
+    from mp_cuda.driver.functions import use_codec
+    from mp_cuda.libraries import adapters
+    from mp_cuda.libraries.reduce import reduce_array
+    from mp_cuda.sharing.exports import in_use
 
     if not kinds:
         kinds = tuple(kind for module, kind in WATCHED.items() if module in sys.modules)
@@ -162,7 +162,7 @@ def _top(kind: str) -> str:
 
 def _either(handles: Callable[[Any], bool], before: Any) -> Callable[[Any], Any]:
     """Return a reducer: ours for arrays on a device; else the one registered before, or the object's own."""
-    from mp_cuda.reduce import reduce_array
+    from mp_cuda.libraries.reduce import reduce_array
 
     def reduce(obj: Any) -> Any:
         if handles(obj):

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from mp_cuda.array import DeviceArray
+from mp_cuda.arrays.array import DeviceArray
 
-__all__ = ["KINDS", "Adapter", "by_kind", "kind_of", "of", "registered"]
+__all__ = ["KINDS", "Adapter", "by_kind", "kind_of", "of", "registered", "taken_apart"]
 
 KINDS = {"cupy": "cupy", "numba": "numba.cuda.cudadrv.devicearray", "torch": "torch", "cuda.core": "cuda.core"}
 """The kinds, with the module that must have been imported for such arrays to exist."""
@@ -25,11 +25,14 @@ class Adapter(Protocol):
     def view(self, obj: Any) -> DeviceArray:
         """View *obj* as a `DeviceArray` that keeps it alive."""
 
-    def taken_apart(self, obj: Any) -> tuple[DeviceArray, bytes]:
-        """Return the memory to send, which need not be all or only that of *obj*, and what else `rebuild` needs."""
-
     def rebuild(self, array: DeviceArray, extra: bytes) -> Any:
         """Make an array of the library on the memory of *array*, and keep *array* alive."""
+
+
+def taken_apart(adapter: Adapter, obj: Any) -> tuple[DeviceArray, bytes]:
+    """Return the memory to send, which need not be all or only that of *obj*, and what else `rebuild` needs."""
+    own: Any = getattr(adapter, "taken_apart", None)
+    return (adapter.view(obj), b"") if own is None else own(obj)
 
 
 registered: dict[type, tuple[str, Adapter, Callable[[Any], bool] | None]] = {}
@@ -41,7 +44,9 @@ def by_kind(kind: str) -> Adapter:
     """Return the adapter of *kind*. `ValueError` if there is none."""
     if kind not in KINDS:
         raise ValueError(f"there is no adapter for {kind!r}; known are {', '.join(KINDS)}")
-    return cast(Adapter, importlib.import_module(f"mp_cuda.adapters.{kind.replace('cuda.core', 'cuda_core')}"))
+    return cast(
+        Adapter, importlib.import_module(f"mp_cuda.libraries.adapters.{kind.replace('cuda.core', 'cuda_core')}")
+    )
 
 
 def kind_of(obj: Any) -> str | None:

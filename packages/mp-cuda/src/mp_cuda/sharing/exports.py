@@ -8,8 +8,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from mp_cuda import at_exit, cuda_driver, finalizer_queue, ipc_events, policy
-from mp_cuda._functions import count_mappings, live_exports, look_at_exports, set_hooks
+from mp_cuda.driver import at_exit, cuda_driver, finalizer_queue, policy
+from mp_cuda.driver.functions import count_mappings, live_exports, look_at_exports, set_hooks
+from mp_cuda.sharing import ipc_events
 
 __all__ = ["collect_lingering", "in_use", "ipc_collect", "ipc_stats", "wait_released"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import adapters
-from mp_cuda.array import DeviceArray
-from mp_cuda.protocols import by_dlpack, by_interface
-from mp_cuda.stream import stream_number
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.protocols import by_dlpack, by_interface
+from mp_cuda.driver.stream import stream_number
+from mp_cuda.libraries import adapters
 
 __all__ = ["as_device_array"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import NoReturn
 
-from mp_cuda import at_exit, cuda_driver
-from mp_cuda._functions import close_all, set_hooks
+from mp_cuda.driver import at_exit, cuda_driver
+from mp_cuda.driver.functions import close_all, set_hooks
 from mp_cuda.errors import MpCudaError, ProducerGoneError, StaleHandleError
 
 __all__ = ["own_is_gone"]

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from mp_cuda import at_exit
+from mp_cuda.driver import at_exit
 from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 __all__ = [

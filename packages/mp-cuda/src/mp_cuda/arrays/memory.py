@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import cuda_driver, finalizer_queue
-from mp_cuda._functions import free_memory
+from mp_cuda.driver import cuda_driver, finalizer_queue
+from mp_cuda.driver.functions import free_memory
 from mp_cuda.errors import DeviceMemoryError, DriverError
-from mp_cuda.exports import collect_lingering
+from mp_cuda.sharing.exports import collect_lingering
 
 __all__ = ["Allocation"]
 
 OUT_OF_MEMORY = 2
 
 
-class _Free:
-    """Free an allocation after all work that this process has given to the device."""
-
-    after_work = True
-
-    def __init__(self, device: int, ptr: int) -> None:
-        self.device, self.ptr = device, ptr
-
-    @staticmethod
-    def run_all(tasks: list[Any]) -> None:
-        codes = free_memory(tasks[0].device, tuple(task.ptr for task in tasks))
-        cuda_driver.check_codes("cuMemFree", codes)
+def _free(device: int, addresses: list[int]) -> None:
+    cuda_driver.check_codes("cuMemFree", free_memory(device, tuple(addresses)))
 
 
 class Allocation:
@@ -42,7 +32,8 @@ class Allocation:
                 if error.code != OUT_OF_MEMORY:
                     raise
                 self.ptr = self._after_collecting(nbytes, device)
-        self._task = _Free(device, self.ptr)
+        # After all work that this process has given to the device.
+        self._task = finalizer_queue.Task(device, _free, self.ptr, after_work=True)
         finalizer_queue.expect()
 
     def _after_collecting(self, nbytes: int, device: int) -> int:

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch.multiprocessing import reductions
 
-from mp_cuda.array import DeviceArray
-from mp_cuda.dtype import dtype_of
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import dtype_of
+from mp_cuda.arrays.protocols import by_dlpack
+from mp_cuda.driver.stream import LEGACY
 from mp_cuda.errors import NotShareableError
-from mp_cuda.protocols import by_dlpack
-from mp_cuda.stream import LEGACY
 
 __all__ = ["default_reducer", "handles", "in_use", "owner_type", "rebuild", "taken_apart", "types", "view"]
 

@@ -6,8 +6,8 @@ import functools
 import threading
 from typing import Any
 
-from mp_cuda import cuda_driver, finalizer_queue
-from mp_cuda._functions import set_hooks
+from mp_cuda.driver import cuda_driver, finalizer_queue
+from mp_cuda.driver.functions import set_hooks
 from mp_cuda.errors import DriverError
 
 __all__ = ["LEGACY", "Stream", "as_stream", "in_feeder", "stream_number"]
@@ -64,15 +64,10 @@ def in_feeder() -> bool:
 set_hooks(in_feeder=in_feeder)
 
 
-class _Destroy:
-    after_work = False
-
-    def __init__(self, device: int, stream: Any) -> None:
-        self.device, self.stream = device, stream
-
-    def run(self) -> None:
-        with cuda_driver.guard(self.device):
-            cuda_driver.call("cuStreamDestroy", self.stream)
+def _destroy(device: int, streams: list[Any]) -> None:
+    for stream in streams:
+        with cuda_driver.guard(device):
+            cuda_driver.call("cuStreamDestroy", stream)
 
 
 class Stream:
@@ -106,7 +101,7 @@ class Stream:
             self._stream = cuda_driver.call("cuStreamCreate", 1 if non_blocking else 0)
         self.ptr = int(self._stream)
         """The stream's number in the driver."""
-        self._task: _Destroy | None = _Destroy(self.device, self._stream)
+        self._task: finalizer_queue.Task | None = finalizer_queue.Task(self.device, _destroy, self._stream)
         finalizer_queue.expect()
 
     @classmethod

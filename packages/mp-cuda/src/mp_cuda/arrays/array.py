@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NoReturn
 
-from mp_cuda import cuda_driver, dlpack
-from mp_cuda._functions import Array, Received
-from mp_cuda.dtype import dtype_of
-from mp_cuda.layout import is_contiguous, runs
-from mp_cuda.memory import Allocation
-from mp_cuda.stream import LEGACY, as_stream, stream_number
+from mp_cuda.arrays import dlpack
+from mp_cuda.arrays.dtype import dtype_of
+from mp_cuda.arrays.layout import is_contiguous, runs
+from mp_cuda.arrays.memory import Allocation
+from mp_cuda.driver import cuda_driver
+from mp_cuda.driver.functions import Array, Received
+from mp_cuda.driver.stream import LEGACY, as_stream, stream_number
 
 __all__ = ["DeviceArray", "empty", "from_host"]
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_cuda import _functions, adapters, exports, finalizer_queue, imports, memory_kinds
-from mp_cuda._functions import Table, export_alone, set_hooks, take_back, use_codec
-from mp_cuda.array import DeviceArray
-from mp_cuda.conversion import as_device_array
-from mp_cuda.dtype import DType, plain
-from mp_cuda.policy import Fallback
-from mp_cuda.stream import stream_number
+from mp_cuda.arrays import memory_kinds
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import DType, plain
+from mp_cuda.driver import finalizer_queue, functions
+from mp_cuda.driver.functions import Table, export_alone, set_hooks, take_back, use_codec
+from mp_cuda.driver.policy import Fallback
+from mp_cuda.driver.stream import stream_number
+from mp_cuda.libraries import adapters
+from mp_cuda.libraries.conversion import as_device_array
+from mp_cuda.sharing import exports, imports
 
 __all__ = [
     "NEEDED",
@@ -45,7 +48,7 @@ def _alone(obj: Any, stream: Any, receivers: int, fallback: Fallback | None) -> 
     if kind is None:
         array = as_device_array(obj, stream=stream)
     else:
-        array, extra = adapters.by_kind(kind).taken_apart(obj)
+        array, extra = adapters.taken_apart(adapters.by_kind(kind), obj)
         if stream is not None:
             array = array._replace(stream=stream_number(stream))
     dtype = None if plain(array.dtype) is not None else tuple(array.dtype)
@@ -58,7 +61,7 @@ def rebuild_alone(offers: tuple[bytes, ...], table: bytes | None, layout: bytes,
         raise ValueError(f"the message of a device array is damaged: it has {len(more)} parts more instead of 3")
     kind, extra, dtype = more
     shared = None if table is None else receive_table(offers, table)
-    return _functions.rebuild(shared, layout, kind, extra, None if dtype is None else DType(*dtype))
+    return functions.rebuild(shared, layout, kind, extra, None if dtype is None else DType(*dtype))
 
 
 def receive_table(offers: tuple[bytes, ...], table: bytes) -> Table:
@@ -68,12 +71,12 @@ def receive_table(offers: tuple[bytes, ...], table: bytes) -> Table:
     Raises `ValueError` if the message is damaged, `StaleHandleError` if it was received before or revoked, and what
     opening memory raises.
     """
-    return _functions.receive_table(offers, table)
+    return functions.receive_table(offers, table)
 
 
 def rebuild_array(table: Table | None, layout: bytes, kind: str | None = None, extra: bytes = b"") -> Any:
     """Rebuild the array of a message: of the kind that was sent, or a `DeviceArray` if its library is missing."""
-    return _functions.rebuild(table, layout, kind, extra)
+    return functions.rebuild(table, layout, kind, extra)
 
 
 # ---- arrays of libraries ---------------------------------------------------------------------------------------------
@@ -84,7 +87,7 @@ def taken_apart(obj: Any) -> tuple[str, DeviceArray, bytes] | None:
     kind, adapter, handles = adapters.registered[type(obj)]
     if handles is not None and not handles(obj):
         return None
-    return kind, *adapter.taken_apart(obj)
+    return kind, *adapters.taken_apart(adapter, obj)
 
 
 def _rebuild_kind(kind: str, extra: bytes, array: DeviceArray) -> Any:
@@ -123,12 +126,11 @@ class Shared:
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
         self._parts = parts
-        self._task: _Drop | None = _Drop(parts[0])
+        self._task = finalizer_queue.Task(0, _take_back, parts[0])
         finalizer_queue.expect()
 
     def __reduce__(self) -> Any:
-        assert self._task is not None
-        self._task.offers = ()
+        self._task = self._task._replace(argument=())
         return rebuild_alone, self._parts
 
     def __del__(self, put: Any = finalizer_queue.put) -> None:
@@ -137,17 +139,9 @@ class Shared:
             put(task)
 
 
-class _Drop:
-    """Take back the references of a message that was not sent."""
-
-    after_work = False
-    device = 0
-
-    def __init__(self, offers: tuple[bytes, ...]) -> None:
-        self.offers = offers
-
-    def run(self) -> None:
-        take_back(self.offers)
+def _take_back(device: int, messages: list[tuple[bytes, ...]]) -> None:
+    for offers in messages:
+        take_back(offers)
 
 
 def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallback | None = None) -> Shared:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mp_cuda import cuda_driver, policy, pool
-from mp_cuda._functions import set_hooks
-from mp_cuda.array import DeviceArray, empty, order
+from mp_cuda.arrays.array import DeviceArray, empty, order
+from mp_cuda.driver import cuda_driver, policy
+from mp_cuda.driver.functions import set_hooks
+from mp_cuda.driver.stream import as_stream, in_feeder
 from mp_cuda.errors import NotShareableError, UnknownPointerError
-from mp_cuda.stream import as_stream, in_feeder
+from mp_cuda.sharing import pool
 
 __all__ = ["Facts", "describe"]
 

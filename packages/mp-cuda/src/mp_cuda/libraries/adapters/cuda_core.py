@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mp_cuda.array import DeviceArray
-from mp_cuda.dtype import dtype_of
+from mp_cuda.arrays.array import DeviceArray
+from mp_cuda.arrays.dtype import dtype_of
 from mp_cuda.errors import NotShareableError
 
-__all__ = ["rebuild", "taken_apart", "types", "view"]
+__all__ = ["rebuild", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
@@ -22,10 +22,6 @@ def view(obj: Any) -> DeviceArray:
             "the buffer is not device memory (perhaps pinned or managed): copy it to a device, or send a NumPy array"
         )
     return DeviceArray(int(obj.handle), (int(obj.size),), dtype_of("|u1"), int(obj.device_id), owner=obj)
-
-
-def taken_apart(obj: Any) -> tuple[DeviceArray, bytes]:
-    return view(obj), b""
 
 
 def rebuild(array: DeviceArray, extra: bytes) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
-from mp_cuda.dtype import DType, dtype_of
-from mp_cuda.layout import row_major
+from mp_cuda.arrays.dtype import DType, dtype_of
+from mp_cuda.arrays.layout import row_major
 
 __all__ = ["CUDA", "HOST", "MANAGED", "Contents", "capsule", "read"]
 

@@ -1,0 +1,1 @@
+"""Arrays on a device: their memory, element types and protocols."""

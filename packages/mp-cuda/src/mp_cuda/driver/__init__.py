@@ -1,0 +1,1 @@
+"""The driver: its calls, contexts and streams, and work that finalizers leave."""

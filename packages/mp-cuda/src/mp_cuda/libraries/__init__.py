@@ -1,0 +1,1 @@
+"""Arrays of other libraries: an adapter for each, and their reducers."""
