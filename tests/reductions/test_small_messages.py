@@ -268,9 +268,9 @@ def test_a_message_may_have_many_objects(strategy: str, loads: Callable[[Any], A
         [[[[[[[np.ones(3)]]]]]]],
         ("x" * 5000, np.ones(3)),
         ({(1, 2): 3}, np.ones(3)),
-        ({1, 2}, np.ones(3)),
+        ({frozenset()}, np.ones(3)),
     ],
-    ids=["many", "another type", "deep", "long", "a key that is no atom", "a set"],
+    ids=["many", "another type", "deep", "long", "a key that is no atom", "a set of sets"],
 )
 def test_others_take_the_pickler(sent: Any) -> None:
     assert backend.plain_pickle(sent) is None
@@ -285,7 +285,7 @@ def test_many_arrays_need_no_pickler(make: Any) -> None:
 
 def test_nothing_is_copied_for_a_message_that_is_left_to_the_pickler() -> None:
     before = backend.copied_bytes(0)
-    assert backend.plain_pickle((np.ones(100_000), {1, 2})) is None
+    assert backend.plain_pickle((np.ones(100_000), {frozenset()})) is None
     assert backend.copied_bytes(0) == before
 
 
