@@ -230,7 +230,7 @@ ROWS: dict[str, Row] = {
     ),
     "an `array.array` of 64 KiB and more": Row(lambda echo, tmp: array("d", range(COUNT)), None),
     "`bytes`, `bytearray`, `str` below 64 KiB": Row(lambda echo, tmp: [bytes(COUNT // 2), bytearray(COUNT // 2)], None),
-    "an object that offers pickle a buffer (`PickleBuffer`) of more than 4 KiB": Row(
+    "an object that offers pickle a buffer (`PickleBuffer`) of 32 KiB and more": Row(
         lambda echo, tmp: Text(bytearray(8 * COUNT)), np.asarray
     ),
     "such an object that was received, on or back": Row(

@@ -126,9 +126,9 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
 
 def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_path: Path) -> None:
     found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
-    children = "child_descriptors children death_pipe main_module passed_descriptors"
+    children = "child_descriptors death_pipe inheritance main_module passed_descriptors"
     sharing = "backend compiled message_timeout strategy"
-    tasks, workers = "function_cache mappers task_messages", "lines memory own_index worker_main"
+    tasks, workers = "function_cache mappers task_messages", "memory own_index task_rings worker_main"
     assert ours(found) - AFTER["mp_all"] == {
         *("mp_core._block", "mp_core.children", "mp_core.sharing"),
         *(f"mp_core.children.{name}" for name in children.split()),
