@@ -26,7 +26,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "allocator/size_class.h"
 #include "allocator/write_block.h"
 #include "base/process_lock.h"
 #include "segment/reserve.h"
@@ -51,11 +50,9 @@ void mpshm__note_pages(struct mpshm__segment *segment, uint32_t i, int are_new)
 /* The segment's descriptor, or -1. */
 static int descriptor_of(struct mpshm__segment *segment, uint64_t end)
 {
-    int fd = -1;
-
     if (mpshm__file_size_allowed(end) < 0 || !mpshm__try_lock()) /* SIGXFSZ */
         return -1;
-    fd = mpshm__fd_get(&segment->fd);
+    int fd = mpshm__fd_get(&segment->fd);
     mpshm__unlock();
     return fd;
 }

@@ -240,7 +240,11 @@ static int look_at_dict(mp_survey *s, PyObject *object, uint32_t at, int depth)
     return rc == 1 ? put_opcode(&s->plan.bytes, 'u') : rc;
 }
 
-static int is_light(PyObject *object);
+/* Large bytes go through a block: ForkingPickler does that where this file does not. */
+static int is_light(PyObject *object)
+{
+    return mp_is_atom(object) && !mp_is_large(object);
+}
 
 /* EMPTY_SET, MEMOIZE, MARK, items, ADDITEMS; or MARK, items, FROZENSET, MEMOIZE. The receiver asks
  * each item for its hash, so only those are written whose hash runs no code of the program. */
@@ -615,12 +619,6 @@ static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
     }
     mp_end_plan(&s.plan);
     return data;
-}
-
-/* Large bytes go through a block: ForkingPickler does that where this file does not. */
-static int is_light(PyObject *object)
-{
-    return mp_is_atom(object) && !mp_is_large(object);
 }
 
 PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
