@@ -108,3 +108,44 @@ def test_no_worker_is_there_after_the_process_of_its_pool_was_killed(
         finally:
             for each in {process.pid, beside} - {0}:
                 os.kill(each, signal.SIGKILL)
+
+
+LATE = """
+    import os
+    import sys
+    import time
+    from multiprocessing import get_context
+    import mp_pool
+    from mp_core.memory.block import allocate
+
+    if __name__ == "__mp_main__":
+        os.write(1, b"%d\\n" % os.getpid())
+        open("go").close()
+
+    if __name__ == "__main__":
+        kept = allocate(1, zeroed=False)  # the session has a manager, which removes its folder
+        pool = mp_pool.Pool(1, context=get_context(sys.argv[1]))
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_a_worker_that_begins_after_its_pools_process_was_killed_leaves_no_folder(
+    tmp_path: Path, start_method: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(LATE))
+    os.mkfifo(tmp_path / "go")
+    environment = os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, str(program), start_method], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        sessions = list(tmp_path.glob("mpshm-*/*"))
+        assert len(sessions) == 1
+        process.kill()
+        assert until(lambda: not sessions[0].exists(), 10)
+        (tmp_path / "go").write_text("")
+        assert until(lambda: ended(worker), 10)
+    assert list(tmp_path.glob("mpshm-*")) == []

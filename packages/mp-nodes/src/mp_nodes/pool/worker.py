@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 from typing import Any
 
-from mp_core import set_parent_death_signal
 from mp_core.sharing.backend import pickled_by_value, recorders
 from mp_nodes.by_value import dumps_by_value
 from mp_nodes.pool.messages import Packed
@@ -16,16 +13,12 @@ from mp_pool.tasks.task_messages import dump_error, is_plain, name_of
 __all__ = ["Caller", "begin", "dump", "dump_error_by_value", "run"]
 
 
-def begin(parent: int, initializer: Packed | None) -> None:
+def begin(initializer: Packed) -> None:
     """
-    Have this worker end with the rank of its node, whose pid is *parent*, and call the user's initializer.
+    Call the user's initializer.
     """
-    set_parent_death_signal(signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if initializer is not None:
-        function, args = initializer.load()
-        function(*args)
+    function, args = initializer.load()
+    function(*args)
 
 
 def run(data: bytes, *buffers: Any) -> tuple[bool, bytes]:

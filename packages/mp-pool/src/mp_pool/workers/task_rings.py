@@ -245,11 +245,31 @@ class WorkerEnds:
         memory = None if self.memory < 0 else reduction.DupFd(self.memory)
         stacks = None if self.stacks < 0 else reduction.DupFd(self.stacks)
         return inheritance.with_state(
-            _rebuild, (reduction.DupFd(self.fd), memory, reduction.DupFd(self.death), stacks, self.index)
+            _rebuild, (reduction.DupFd(self.fd), memory, _DeathPipe(self.death), stacks, self.index)
         )
 
 
-def _rebuild(fd: Any, memory: Any, death: Any, stacks: Any, index: int) -> WorkerEnds:
-    ends = WorkerEnds(fd.detach(), -1 if memory is None else memory.detach(), death.detach(), index)
+class _DeathPipe:
+    """
+    Takes the death pipe *fd* to a worker that is not forked. The worker arms it as it unpickles this, and only then
+    attaches its session: a worker that begins after the pool's process has ended would make the folder of the session
+    again, and be killed in it.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arm, (reduction.DupFd(self._fd),)
+
+
+def _arm(duplicate: Any) -> None:
+    fd = duplicate.detach()
+    if death_pipe.arm(fd):
+        os.close(fd)
+
+
+def _rebuild(fd: Any, memory: Any, armed: None, stacks: Any, index: int) -> WorkerEnds:
+    ends = WorkerEnds(fd.detach(), -1 if memory is None else memory.detach(), -1, index)
     ends.stacks = -1 if stacks is None else stacks.detach()
     return ends
