@@ -27,6 +27,8 @@ SHELL = """
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
         for descriptor in 0, 1, 2:
             os.dup2(terminal, descriptor)
+        if os.environ["STDERR"]:  # what is written to a closed terminal is lost
+            os.dup2(os.open(os.environ["STDERR"], os.O_WRONLY | os.O_CREAT, 0o600), 2)
         os.execv(sys.argv[2], sys.argv[2:])
     signal.signal(signal.SIGHUP, lambda *_: os.killpg(job, signal.SIGHUP))
     while True:
@@ -68,7 +70,9 @@ class Terminal:
 
 
 @contextmanager
-def on_a_terminal(folder: Path, how: str, start_method: str, seconds: float = 0.0) -> Iterator[Terminal]:
+def on_a_terminal(
+    folder: Path, how: str, start_method: str, seconds: float = 0.0, stderr: str = ""
+) -> Iterator[Terminal]:
     path = folder / "noting.py"
     path.write_text(textwrap.dedent(NOTING))
     log = folder / "log"
@@ -78,7 +82,7 @@ def on_a_terminal(folder: Path, how: str, start_method: str, seconds: float = 0.
     job = [sys.executable, *options, str(path), str(log), str(seconds), how]
     shell = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SHELL), os.ttyname(theirs), *job],
-        env=os.environ | {"METHOD": start_method, "TERM": "dumb"},
+        env=os.environ | {"METHOD": start_method, "TERM": "dumb", "STDERR": stderr},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -146,9 +150,15 @@ def test_a_key_reaches_each_rank_once(tmp_path: Path, how: str, key: bytes, name
 
 @pytest.mark.parametrize("how", ["command", "command --stdin 0", "start_processes"])
 def test_sighup_of_a_closed_terminal_reaches_each_rank(tmp_path: Path, how: str, start_method: str) -> None:
-    with on_a_terminal(tmp_path, how, start_method, seconds=1.0) as terminal:
+    errors = tmp_path / "errors"
+    stderr = "" if how == "command" else str(errors)  # the command draws its progress on a terminal
+    with on_a_terminal(tmp_path, how, start_method, seconds=1.0, stderr=stderr) as terminal:
         os.close(terminal.keys)
-        assert terminal.next_line() == ("0" if how != "start_processes" else str(-signal.SIGHUP))
+        ended = terminal.next_line()
+        assert ended == ("0" if how != "start_processes" else str(-signal.SIGHUP)), (
+            terminal.job.notes(),
+            errors.exists() and errors.read_text(),
+        )
         for words in terminal.job.notes():
             # The kernel sends SIGHUP to the group when the terminal closes, and the shell may have sent it just before.
             assert [word for word in words if word == "saved"], words
