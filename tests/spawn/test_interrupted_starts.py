@@ -35,9 +35,10 @@ MAIN = """
                 return of_method.Process(*args, name=name, **kwargs)
 
         def readable(fd, timeout, readable=zygote.readable):
-            times.append(fd)
-            if len(times) == 2:
-                press(log)
+            if timeout == 0:
+                times.append(fd)
+                if len(times) == 2:
+                    press(log)
             return readable(fd, timeout)
 
         if method == "spawn":
@@ -85,13 +86,14 @@ COMMAND = """
     def press():
         calls.append(0)
         if len(calls) == 2:
-            while not os.path.exists("ready-0"):
+            while not os.path.exists("ready-3" if sys.argv[1] == "late" else "ready-0"):
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def readable(fd, timeout, readable=zygote.readable):
-        press()
-        return readable(fd, timeout)
+        if timeout == 0:
+            press()
+        return (timeout is None or sys.argv[1] == "late") and readable(fd, timeout)
 
     if sys.argv[1] == "few":  # descriptors: each rank is an interpreter of its own
         job.Job.spec = lambda self, *args, spec=job.Job.spec: press() or spec(self, *args)
@@ -114,3 +116,10 @@ def test_sigterm_between_two_starts_ends_the_command_and_ranks_that_run_may_save
     assert done.stderr.splitlines()[-1] == "mp-spawn: SIGTERM came before all ranks had been started"
     assert (tmp_path / "saved-0").exists()
     assert not (tmp_path / "ready-3").exists() or (tmp_path / "saved-3").exists() or descriptors == "many"
+
+
+def test_sigterm_after_all_have_begun_is_theirs_though_the_launcher_does_not_know_them_yet(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
+    done = run_script(tmp_path, COMMAND, "late")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name for path in tmp_path.glob("saved-*")} == {f"saved-{rank}" for rank in range(4)}

@@ -32,7 +32,7 @@ from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
 from mp_spawn.jobs.launch import prepare
 from mp_spawn.output.destinations import STREAMS, Capture, Prefix, output_for, write_to
-from mp_spawn.output.terminal import Row, progress, show_table
+from mp_spawn.output.terminal import Row, progress, show_table, tell
 from mp_spawn.ranks.rank import stacks_of
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import Ended, Forwarding
@@ -65,7 +65,7 @@ def refuse(refusal: Exception) -> int:
     """
     Print why the command does nothing, and return its exit code.
     """
-    print(f"mp-spawn: {refusal}", file=sys.stderr)
+    tell(f"mp-spawn: {refusal}")
     return 2
 
 
@@ -116,7 +116,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     except (ImportError, TypeError, ValueError) as refusal:
         return refuse(refusal)
     if too_few:
-        print(f"mp-spawn: {TOO_FEW}", file=sys.stderr)
+        tell(f"mp-spawn: {TOO_FEW}")
     job.time_to_end = chosen.shutdown_timeout
     # A rank in a group of its own would be stopped when it reads from the terminal.
     job.gives_terminal = (nprocs == 1 or chosen.stdin is not None) and has_terminal()
@@ -146,11 +146,11 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
                 try:
                     write_to(getattr(sys, stream), job.output.data(rank, stream))
                 except OSError as failed:  # the ranks may have ended well all the same
-                    print(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}", file=sys.stderr)
+                    tell(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}")
     if error is None:
         return 0
     if isinstance(error, TimeoutError):
-        print(f"mp-spawn: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        tell(f"mp-spawn: {error}", *getattr(error, "__notes__", ()))
         return TIMED_OUT
     with suppress(OSError):  # the reader has gone; the exit code still says it
         print_failure(context, error)
@@ -165,9 +165,9 @@ def not_started(stopped: Ended | OSError) -> int:
     """
     if isinstance(stopped, Ended):
         name = signal.Signals(stopped.signum).name
-        print(f"mp-spawn: {name} came before all ranks had been started", file=sys.stderr)
+        tell(f"mp-spawn: {name} came before all ranks had been started")
         return 128 + stopped.signum
-    print(f"mp-spawn: {stopped}", file=sys.stderr)
+    tell(f"mp-spawn: {stopped}")
     return 1
 
 

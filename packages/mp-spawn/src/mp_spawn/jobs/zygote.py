@@ -91,8 +91,10 @@ class ZygoteLauncher:
                 on_failure.callback(ours.close)  # before that: it starts no more ranks, and sees those end that run
             theirs.close()
             for rank in ranks:
-                job.between_starts()
-                readable(ours.fileno(), None)
+                # Ranks may have begun long before this process, on a busy machine, gets to know of them.
+                if not readable(ours.fileno(), 0):
+                    job.between_starts()
+                    readable(ours.fileno(), None)
                 with blocked():
                     pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
                     rank.popen = _Popen(pid, pidfd, unowned.pop(0).give_up(), zygote)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
-__all__ = ["Row", "progress", "show_table"]
+__all__ = ["Row", "progress", "show_table", "tell"]
 
 REDRAW_EVERY_S = 0.1
 BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
@@ -31,6 +31,16 @@ class Row(NamedTuple):
     ended: str
     seconds: float
     failed: bool
+
+
+def tell(*lines: str) -> None:
+    """
+    Write *lines* to standard error. If its terminal or its reader has gone, the exit code has to say it.
+    """
+    try:
+        print(*lines, sep="\n", file=sys.stderr)
+    except OSError:
+        _discard_output(sys.stderr)
 
 
 def show_table(rows: list[Row]) -> None:
