@@ -62,7 +62,8 @@ class NodePool:
         with suppress(MemoryError, OSError):
             # It starts the session's manager, which removes the session's folder if this rank is killed.
             self._first_block = allocate(1, zeroed=False)
-        initializer = (None, ()) if settings.initializer is None else (worker.begin, (settings.initializer,))
+        begins = settings.initializer is not None
+        initializer = (worker.begin if begins else None), ((settings.initializer,) if begins else ())
         limits = settings.maxtasksperchild, settings.max_memory_per_child
         self._options = TaskOptions(timeout=settings.timeout)
         self._scheduler = Scheduler(_new_worker, settings.processes, WorkerSettings(*initializer, *limits))
