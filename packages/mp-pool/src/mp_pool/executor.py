@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessPoolExecutor", "WorkerLostError"]
 
+MOST_AT_ONCE = 64  # tasks that `map` submits together
+_PLAIN = frozenset({bytes, dict, list, range, str, tuple})
+
 
 class WorkerLostError(errors.WorkerLostError, BrokenProcessPool):
     """
@@ -192,8 +195,8 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         self._submit(_Call(future, fn, args, kwargs, options))
         return future  # type: ignore[return-value]
 
-    def _submit(self, task: Task) -> None:
-        self._admission.submit(task)
+    def _submit(self, *tasks: Task) -> None:
+        self._admission.submit(tasks)
 
     def map(
         self,
@@ -241,29 +244,38 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         items: Iterator[Any] = enumerate(calls if single else batches(calls, chunksize))
         scheduler, submit = self._scheduler, self._submit
         shared = scheduler.share(fn) if is_ours else None
+        stop = _Stop(options) if options.stop_on_error else None
 
-        def next_future() -> Future[Any] | None:
-            for index, item in items if stop is None or not stop.failed.done() else ():
+        def submit_some(count: int) -> list[Future[Any]]:
+            """Submit the tasks of the next *count* items, or of those that are left."""
+            futures: list[Future[Any]] = []
+            tasks = []
+            for index, item in itertools.islice(items, count) if stop is None or not stop.failed.done() else ():
                 if not is_ours:
-                    return self.submit(functools.partial(_process_chunk, fn), item)
+                    futures.append(self.submit(functools.partial(_process_chunk, fn), item))
+                    continue
                 future = _Future(scheduler)
+                futures.append(future)
                 if stop is not None:
                     stop.watch(future)
                 if single:
-                    submit(_Call(future, fn, item, None, options, index, shared))
+                    tasks.append(_Call(future, fn, item, None, options, index, shared))
                 else:
                     args, position = ((fn, item),), index * chunksize
-                    submit(_Call(future, starmap_chunk, args, None, options, position, shared, len(item)))
-                return future
-            return None
-
-        stop = _Stop(options) if options.stop_on_error else None
+                    tasks.append(_Call(future, starmap_chunk, args, None, options, position, shared, len(item)))
+            if tasks:
+                submit(*tasks)
+            return futures
 
         futures: deque[Future[Any]] = deque()
-        while (buffersize is None or len(futures) < buffersize) and (future := next_future()) is not None:
-            futures.append(future)
-        cancel_running = options.cancel_running
-        results = _results(futures, next_future if buffersize is not None else None, deadline, stop, cancel_running)
+        # Several at once only where reading the items runs no code of the program, which may take its time over each.
+        grows = is_ours and stop is None and buffersize is None and all(type(each) in _PLAIN for each in iterables)
+        count = 1
+        while (buffersize is None or len(futures) < buffersize) and (some := submit_some(count)):
+            futures += some
+            count = min(2 * count, MOST_AT_ONCE) if grows else 1
+        submit_next = functools.partial(submit_some, 1) if buffersize is not None else None
+        results = _results(futures, submit_next, deadline, stop, options.cancel_running)
         return results if single else _items(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, cancel_running: bool = False) -> None:
@@ -372,6 +384,8 @@ class _Future(Future["Any"]):
         return is_cancelled
 
     def result(self, timeout: float | None = None) -> Any:
+        if self._state == FINISHED and self._exception is None and type(self._result) is not Unopened:
+            return self._result
         self._receive(timeout)
         result = super().result(timeout)
         if type(result) is not Unopened:
@@ -421,8 +435,7 @@ class _Call(Task):
 
     def begin(self) -> bool:
         """Return False if the future has been cancelled."""
-        # It is running already if a signal handler raised after `begin_at_once`.
-        if self.future._state == RUNNING or self.future.set_running_or_notify_cancel():
+        if self.begin_at_once() or self.future.set_running_or_notify_cancel():
             return True
         self._drop_references()
         return False
@@ -448,6 +461,8 @@ class _Call(Task):
                 pass  # another thread has it
 
     def _set(self, i: int, obj: Outcome) -> None:
+        if obj[0] is not False and self._set_alone(obj[1]):
+            return
         future: Any = self.future
         self._drop_references()
         if future._state == FINISHED:
@@ -531,6 +546,8 @@ class _Stop:
 
 def _cancel(future: Future[Any], running: bool) -> None:
     """Cancel a future, which may be one of the program's."""
+    if type(future) is _Future and future._state == FINISHED:
+        return
     if running and isinstance(future, _Future):
         future.cancel(running=True)
     else:
@@ -539,15 +556,15 @@ def _cancel(future: Future[Any], running: bool) -> None:
 
 def _results(
     futures: deque[Future[Any]],
-    next_future: Callable[[], Future[Any] | None] | None,
+    submit_next: Callable[[], list[Future[Any]]] | None,
     deadline: float | None,
     stop: _Stop | None,
     cancel_running: bool,
 ) -> Iterator[Any]:
     try:
         while futures:
-            if next_future is not None and (future := next_future()) is not None:
-                futures.append(future)
+            if submit_next is not None:
+                futures += submit_next()
             # No local variable may keep a result that has been yielded.
             if stop is not None:
                 stop.wait(futures[0], deadline)

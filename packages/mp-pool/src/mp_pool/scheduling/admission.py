@@ -21,7 +21,7 @@ import atexit
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mp_core.sharing.backend import TryLock
 from mp_core.system.weak_sets import members
@@ -50,19 +50,20 @@ class Admission:
         self._starts = False
         self._at_once: bool | None = None  # the workers are killed, or ended by SIGTERM; None for neither
 
-    def submit(self, task: Task) -> None:
+    def submit(self, tasks: Sequence[Task]) -> None:
         """
-        Queue *task*, and send it if a worker takes it.
+        Queue *tasks*, and send those that workers take.
         """
         self._scheduler.check_own()
-        is_pickled = not imports_under_way or self._scheduler.is_pickled_here(task)
+        if imports_under_way:
+            tasks = [task for task in tasks if self._scheduler.is_pickled_here(task)]
         nested = self._lock.is_mine()
         try:
             try:
                 self._lock.wait()
                 self._check_open()
                 self._start()
-                if is_pickled:
+                for task in tasks:
                     self._scheduler.enqueue(task)
             finally:
                 self._lock.release()
