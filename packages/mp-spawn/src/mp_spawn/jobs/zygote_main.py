@@ -109,11 +109,16 @@ def main(file: IO[bytes], path: list[str]) -> None:
         for process, spec in zip(zygote.processes, specs, strict=True):
             assert spec.status is not None
             try:
+                told, tells = os.pipe()
                 pid = os.fork()
             except OSError as error:
                 launcher.send(STARTED.pack(spec.rank, 0, error.errno))
                 os._exit(1)
             if pid == 0:
+                # It begins when the launcher can know of it: what the launcher is sent from then on is for this rank.
+                os.close(tells)
+                os.read(told, 1)
+                os.close(told)
                 launcher.close()
                 # The status is the zygote's to write.
                 for fd in {*zygote.others(spec), spec.status.fd}:
@@ -128,7 +133,8 @@ def main(file: IO[bytes], path: list[str]) -> None:
             except ConnectionError:
                 break  # it wants no more ranks
             finally:
-                os.close(pidfd)
+                for fd in pidfd, told, tells:
+                    os.close(fd)
     for fd in set[int]().union(*(spec.fds for spec in specs)) - {*status_of.values()} - watched:
         os.close(fd)
     stopped: dict[int, int] = {}
