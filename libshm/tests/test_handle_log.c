@@ -2,6 +2,7 @@
  * from the block to the ring: the message is there, or its memory is freed. */
 #define _GNU_SOURCE
 #include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 
@@ -284,11 +285,25 @@ static void each_note_is_used_again(void)
     line_close(&line);
 }
 
+static void only_the_logs_of_taken_slots_have_memory(void)
+{
+    struct mpshm__session *session = mpshm__sessions[0];
+    struct stat file;
+
+    CHECK(session->slot >= 0);
+    CHECK_EQ(fstat(mpshm__fd_get(&session->control_fd), &file), 0);
+    CHECK_EQ(file.st_size, sizeof(struct mpshm__control));
+    off_t reserved = file.st_blocks * 512;
+    CHECK(reserved >= (off_t)offsetof(struct mpshm__control, handle_log[1]));
+    CHECK(reserved < file.st_size / 2);
+}
+
 int main(void)
 {
     set_up();
     mpshm_block block = make_block(MPSHM_FILE_DESCRIPTOR, NBYTES);
     mpshm_block_release(&block);
+    only_the_logs_of_taken_slots_have_memory();
     each_note_is_used_again();
     handles_that_are_kept_for_later_stay_in_flight();
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

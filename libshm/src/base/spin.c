@@ -73,7 +73,7 @@ int mpshm__quota_is_below_two(const char *root)
     return 0;
 }
 
-static uint64_t ceiling_ns(void)
+uint64_t mpshm__spin_ceiling(void)
 {
     static _Atomic int64_t known = -1;
     int64_t ns = atomic_load_explicit(&known, memory_order_relaxed);
@@ -119,7 +119,7 @@ uint64_t mpshm__spin_length(struct mpshm__spin *spin, const struct mpshm__awaite
         uint32_t before = spin->skipped;
         spin->skipped = before < MOST_SKIPPED / 2 ? before * 2 + 2 : MOST_SKIPPED;
         spin->to_skip = spin->skipped;
-        spin->ns = ceiling_ns();
+        spin->ns = mpshm__spin_ceiling();
     }
     uint64_t pause = atomic_load_explicit(&no_yield_until, memory_order_relaxed);
     if (pause != 0 && shares_cpu(awaited->cpu)) {
@@ -132,7 +132,7 @@ uint64_t mpshm__spin_length(struct mpshm__spin *spin, const struct mpshm__awaite
 
 static int succeed(struct mpshm__spin *spin)
 {
-    uint64_t longer = spin->ns * 2, ceiling = ceiling_ns();
+    uint64_t longer = spin->ns * 2, ceiling = mpshm__spin_ceiling();
 
     spin->ns = longer < ceiling ? longer : ceiling;
     if (spin->skipped != 0)

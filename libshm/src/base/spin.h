@@ -42,6 +42,9 @@ static inline void mpshm__note_cpu(_Atomic uint32_t *cpu)
  * put before every path; it is "" except in tests. */
 int mpshm__quota_is_below_two(const char *root);
 
+/* For how many nanoseconds a wait spins at most. The first call reads files. */
+uint64_t mpshm__spin_ceiling(void);
+
 /* Decide whether this wait spins: for how many nanoseconds, or 0. */
 uint64_t mpshm__spin_length(struct mpshm__spin *spin, const struct mpshm__awaited *awaited);
 /* Spin for at most that long, which mpshm__spin_length() has returned, or less: 1 when it is there.

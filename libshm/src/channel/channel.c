@@ -122,6 +122,7 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends)
         close(object);
         return rc;
     }
+    mpshm__spin_ceiling(); /* the processes that are forked for this channel inherit it */
     mapping->header->duplex = duplex != 0;
     mapping->header->id = new_id();
     rc = mpshm__ring_init(&mapping->header->ring[0]);

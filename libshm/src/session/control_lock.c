@@ -100,9 +100,24 @@ static int fill_up(int fd)
         strcpy(others_version, magic == 0 ? "" : version);
         return -EPROTO;
     }
-    if (st.st_size == sizeof(struct mpshm__control) && st.st_blocks * 512 >= st.st_size)
+    /* The logs of the slots are most of the file; each is reserved when its slot is taken. */
+    if (st.st_size == sizeof(struct mpshm__control) &&
+        st.st_blocks * 512 >= (off_t)offsetof(struct mpshm__control, handle_log))
         return 0;
-    return mpshm__reserve(fd, 0, sizeof(struct mpshm__control));
+    int err = mpshm__file_size_allowed(sizeof(struct mpshm__control));
+    if (err < 0)
+        return err;
+    if (MPSHM__RETRY(ftruncate(fd, sizeof(struct mpshm__control))) < 0)
+        return mpshm__failed("ftruncate");
+    return mpshm__reserve(fd, 0, offsetof(struct mpshm__control, handle_log));
+}
+
+/* The file is small, but core dumps leave it out. A disk's read-ahead would read and clear all of it
+ * at the first touch. */
+static void advise(struct mpshm__control *at)
+{
+    madvise(at, sizeof(*at), MADV_DONTDUMP);
+    madvise(at, sizeof(*at), MADV_RANDOM);
 }
 
 /* Write the constant part. Two processes that begin at one time write the same. */
@@ -129,8 +144,7 @@ int mpshm__control_enter(struct mpshm__session *session, int fd)
     at = mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
         return mpshm__failed("mmap");
-    /* The file is small, but core dumps leave it out. */
-    madvise(at, sizeof(*at), MADV_DONTDUMP);
+    advise(at);
     err = begin_control(at, session->id);
     if (err < 0) {
         munmap(at, sizeof(*at));
@@ -193,7 +207,7 @@ int mpshm__session_remap(struct mpshm__session *session, int fd)
 
     if (at == MAP_FAILED) /* the old mapping is still there */
         return mpshm__failed("mmap");
-    madvise(at, sizeof(*session->control), MADV_DONTDUMP);
+    advise(at);
     mpshm__fd_close(&session->control_fd);
     mpshm__fd_set(&session->control_fd, fd);
     return 0;

@@ -10,6 +10,7 @@
 #include "layout/segment_file.h"
 #include "platform/linux/process.h"
 #include "platform/platform.h"
+#include "segment/reserve.h"
 #include "session/process_slot.h"
 
 struct mpshm__own_handle_log mpshm__own_handle_log;
@@ -74,9 +75,14 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         }
         if (lock < 0)
             return lock;
-        if (!atomic_compare_exchange_strong(&slot->state, &is_free, MPSHM__SLOT_TAKEN)) {
+        int err =
+            mpshm__reserve(control_fd, (uint64_t)((char *)control->handle_log[i] - (char *)control),
+                           sizeof(control->handle_log[i]));
+        if (err < 0 || !atomic_compare_exchange_strong(&slot->state, &is_free, MPSHM__SLOT_TAKEN)) {
             if (lock == 0)
                 mpshm__unlock_byte(control_fd, i);
+            if (err < 0)
+                return err;
             continue;
         }
         atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);

@@ -35,7 +35,6 @@ import fcntl
 import os
 import select
 import struct
-import termios
 import threading
 
 from mp_core.sharing import forks
@@ -92,6 +91,8 @@ def _discard_all(writer: int) -> None:
 
 
 def _nbytes_in(fd: int) -> int:
+    import termios  # a library of its own, which few programs need
+
     number: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
     return number
 

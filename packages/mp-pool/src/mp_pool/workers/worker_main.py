@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # those of signal make enumerations
 import os
 import pickle
 import signal
@@ -81,11 +82,11 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     """
     # A handler instead of SIG_IGN, which programs started by a task would inherit.
     if threading.current_thread() is threading.main_thread():
-        if signal.signal(signal.SIGINT, _ignored) == signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if _signal.signal(signal.SIGINT, _ignored) == signal.SIG_IGN:
+            _signal.signal(signal.SIGINT, signal.SIG_IGN)
         else:
-            signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            _signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
+    _signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     if settings.environment:
         os.environ.update(settings.environment)
         if settings.forked:
