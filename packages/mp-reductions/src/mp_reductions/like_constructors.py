@@ -10,19 +10,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from mp_reductions.sharing import shared_like
 
-__all__ = [
-    "Array",
-    "DTypeOf",
-    "S",
-    "Shape",
-    "check_device",
-    "empty_like",
-    "filled",
-    "full_like",
-    "ones_like",
-    "zeros_like",
-]
-
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Array = np.ndarray[Any, Any]
 #: The type of an element, and what gives it.
