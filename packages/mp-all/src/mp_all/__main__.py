@@ -11,8 +11,6 @@ from importlib import import_module
 
 from mp_all import __version__, _runner
 
-__all__ = ["main"]
-
 #: The modules of the commands; the `main` of each takes the arguments and returns the exit code.
 COMMANDS = {name: f"mp_all._{name}" for name in ("demo", "run", "stat", "timeline", "top")}
 USAGE = f"usage: mp-all [script.py ... | -m module ... | -c code ... | {' | '.join(COMMANDS)} | --version | --help]"

@@ -15,8 +15,6 @@ from mp_all._limits import limits, size
 from mp_all._stat import health
 from mp_core.system import machine, settings
 
-__all__ = ["main"]
-
 OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-cuda", "mp-torch")
 PACKAGES = (*OURS, "numpy", "cffi", "cloudpickle", "torch")
 #: Each extra that a feature needs, and what it installs.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["dask_options"]
-
 
 def dask_options(pool: Any) -> dict[str, Any]:
     """

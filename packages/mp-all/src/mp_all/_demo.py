@@ -12,8 +12,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["main", "seconds"]
-
 COUNT, MIB, WORKERS, CALLS = 8, 16, 2, 3
 PROGRAM = f"""\
 import {{module}} as multiprocessing

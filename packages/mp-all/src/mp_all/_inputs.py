@@ -21,8 +21,6 @@ import numpy as np
 from mp_core.memory.mapped_buffers import MappedBuffer, can_open, map_privately
 from mp_reductions import is_shared
 
-__all__ = ["Inputs", "map_input"]
-
 Array = np.ndarray[Any, Any]
 
 KEPT = 32  # inputs that have no task

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["joblib_install"]
-
 
 def joblib_install(make_default: bool = True) -> None:
     """

@@ -10,8 +10,6 @@ from pathlib import Path
 from mp_core.system.control_groups import OWN, ROOT, control_groups, read
 from mp_core.system.settings import runtime_folder, runtime_root
 
-__all__ = ["cgroup_limits", "limits", "size"]
-
 OVERCOMMIT = {"0": "heuristic", "1": "always", "2": "strict: file_descriptor reserves too"}
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from mp_all._report import report_of_others
 
-__all__ = ["Collector", "serve"]
-
 MISSING = (
     "python -m mp_all stat --prometheus needs the package prometheus_client: "
     "pip install 'mp-all[prometheus]', or pip install prometheus_client"

@@ -12,8 +12,6 @@ from mp_core.channels import channel_list
 from mp_core.memory import process_list
 from mp_core.system import imports
 
-__all__ = ["memory_report", "report_of_others"]
-
 
 def memory_report() -> dict[str, Any]:
     """

@@ -7,8 +7,6 @@ import sys
 
 from mp_all import _runner
 
-__all__ = ["main"]
-
 USAGE = "usage: mp-all run [--timeline PATH] script.py ... | -m module ... | -c code ..."
 HELP = f"""{USAGE}
 

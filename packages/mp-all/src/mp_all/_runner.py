@@ -14,8 +14,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["command", "is_program", "run", "run_early"]
-
 HOOK = "mp_all.pth"
 
 

@@ -12,8 +12,6 @@ from mp_all._limits import size
 from mp_core.system.control_groups import read
 from mp_core.system.settings import runtime_folder
 
-__all__ = ["Manager", "NamedArray", "Session", "command_of", "leftover_names", "managers", "named_arrays", "sessions"]
-
 SHM = Path("/dev/shm")
 STATES = {"T": "stopped", "t": "traced", "D": "waiting for a device", "Z": "dead"}
 

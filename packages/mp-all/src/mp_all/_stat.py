@@ -12,8 +12,6 @@ from mp_all._limits import size
 from mp_all._report import report_of_others
 from mp_core.system import machine
 
-__all__ = ["health", "main", "stat"]
-
 
 def health(session: _sessions.Session) -> str:
     """Return the state of a session's manager, and its consequence."""

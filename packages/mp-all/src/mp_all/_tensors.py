@@ -19,8 +19,6 @@ from mp_core.sharing import strategy
 from mp_core.sharing.backend import by_value
 from mp_core.system import packages, reducers
 
-__all__ = ["init_reductions", "rebuild_tensor"]
-
 
 def init_reductions() -> None:
     """Send tensors over a Block as that Block, in this process and in children started from now on."""

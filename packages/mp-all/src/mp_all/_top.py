@@ -15,8 +15,6 @@ from mp_all._limits import size
 from mp_all._report import report_of_others
 from mp_all._sessions import NamedArray
 
-__all__ = ["Change", "device_memory", "full_channels", "heading", "main", "oldest_message", "plain", "rows"]
-
 COLUMNS = ("pid", "holds", "change", "blocks", "in flight", "oldest", "cached", "command")
 LEFT = ("command",)
 CLEAR = "\x1b[H\x1b[J"

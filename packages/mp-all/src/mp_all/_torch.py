@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-__all__ = ["torch_install"]
-
 
 def torch_install() -> None:
     """

@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BindingsNotInstalledError",
-    "DeviceMemoryError",
-    "DeviceNotVisibleError",
-    "DriverError",
-    "ForkError",
-    "MpCudaError",
-    "NotShareableError",
-    "ProducerGoneError",
-    "StaleHandleError",
-    "UnknownPointerError",
-]
-
 
 class MpCudaError(RuntimeError):
     """

@@ -14,8 +14,6 @@ from mp_core.memory.lease import Lease, LeaseReference
 from mp_core.sharing.backend import pickled
 from mp_spawn.calls.pickling import dumps_with, foreign_reducer
 
-__all__ = ["dumps_by_value", "pack_by_value", "refuse_what_is_local", "without_file"]
-
 # Objects that refer to a file or a process of this machine.
 LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
 LARGE = 16 * 1024  # bytes: a smaller buffer stays in the pickle

@@ -28,8 +28,6 @@ from mp_spawn.output.terminal import Row, show_table
 from mp_spawn.ranks.process_handle import readable
 from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
 
-__all__ = ["main"]
-
 
 def main(chosen: argparse.Namespace, recording: Recording) -> int:
     """

@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 from mp_spawn.command.rendezvous import Conf
 from mp_spawn.command.several_nodes import several_nodes
 
-__all__ = ["AS_IT_COMES", "JobPlace", "first_host", "place_in_job"]
-
 KEY = "MP_SPAWN_KEY"
 KEY_BITS = 128
 # A random key of the smallest alphabet, that of decimal digits, has fewer in one case of a billion.

@@ -41,19 +41,6 @@ from typing import Any, NamedTuple, Protocol
 
 from mp_spawn.errors import Failure
 
-__all__ = [
-    "BEAT",
-    "DRIVER_LOST_AFTER",
-    "NODE_LOST_AFTER",
-    "Agents",
-    "Engine",
-    "EngineError",
-    "Node",
-    "Start",
-    "spread",
-    "versions",
-]
-
 BEAT = 0.5
 NODE_LOST_AFTER = 3.0
 DRIVER_LOST_AFTER = 3.5

@@ -23,8 +23,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Applied", "Bounded", "Chunks", "Imapped", "ImappedUnordered", "Mapped"]
-
 # multiprocessing's classes have no types for what is inside them.
 _Apply: Any = ApplyResult
 _Map: Any = MapResult

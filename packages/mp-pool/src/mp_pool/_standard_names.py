@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mp_pool.scheduling.scheduler import Scheduler
 
-__all__ = ["NamesOfExecutor", "NamesOfPool"]
-
 
 class Queue:
     """Stand for a queue of the standard library that a program looks at; *count* returns the number of its items."""

@@ -8,8 +8,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["cut", "joined", "use_shared_memory"]
-
 # What shares an array, and what makes one; mp_all, which knows shared memory, sets them.
 _share: Callable[[Any], Any] | None = None
 _empty: Callable[..., Any] | None = None

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mp_pool.pool import Pool
     from mp_pool.tasks.task_options import Errors
 
-__all__ = ["install"]
-
 
 def _pool(
     self: BaseContext,

@@ -10,8 +10,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["TaskMemoryError", "TaskTimeoutError", "WorkerLostError"]
-
 
 class WorkerLostError(ProcessError):
     """

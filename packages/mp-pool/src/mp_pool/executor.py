@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["ProcessPoolExecutor", "WorkerLostError"]
-
 MOST_AT_ONCE = 64  # tasks that `map` submits together
 _PLAIN = frozenset({bytes, dict, list, range, str, tuple})
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Pool"]
-
 _MAPPERS = {mapstar: map_chunk, starmapstar: starmap_chunk}
 
 Callback = Callable[["Any"], object] | None

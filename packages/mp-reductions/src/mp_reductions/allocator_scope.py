@@ -27,8 +27,6 @@ from mp_core.memory.block import Block
 from mp_core.system import settings
 from mp_reductions import _functions
 
-__all__ = ["block_of", "install_shared_allocator", "shared_allocator", "uninstall_shared_allocator"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 ever = False

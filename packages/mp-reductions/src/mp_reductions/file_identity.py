@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["FileIdentity", "Mapping", "identity_of", "mappings_at", "place_in_file"]
-
 
 class FileIdentity(NamedTuple):
     """What a file is, wherever its path leads."""

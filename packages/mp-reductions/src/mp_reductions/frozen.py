@@ -31,8 +31,6 @@ from typing import Any, overload
 from mp_core.memory.block import Block, allocate
 from mp_core.sharing.backend import by_value
 
-__all__ = ["FrozenDict", "FrozenList", "frozen", "rebuild_frozen"]
-
 LARGE = 256  # items
 SMALL = 1024  # bytes of a buffer that stays in its pickle
 _LIST, _TUPLE, _DICT = range(3)

@@ -28,8 +28,6 @@ from mp_core.system import settings
 from mp_reductions import _functions
 from mp_reductions.layout import rebuild_ndarray
 
-__all__ = ["get_inline_limit", "has_room", "reduce_inline", "set_inline_limit"]
-
 DEFAULT_LIMIT = (4 if backend.LIBSHM else 160) * 1024
 # The protocol by which NumPy pickles an array into a pickle of any protocol; 5 would need a pickler of protocol 5.
 AS_NUMPY = 4

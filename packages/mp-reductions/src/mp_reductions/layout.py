@@ -21,8 +21,6 @@ import numpy as np
 
 from mp_core.memory.block import Block
 
-__all__ = ["rebuild_ndarray", "span"]
-
 
 def span(a: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Return the bytes that *a* reaches, as (first, end) relative to its element (0, 0, …)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -10,24 +10,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from mp_reductions.sharing import shared_like
 
-__all__ = [
-    "Array",
-    "DTypeOf",
-    "S",
-    "Shape",
-    "check_device",
-    "empty_like",
-    "filled",
-    "full_like",
-    "ones_like",
-    "zeros_like",
-]
-
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Array = np.ndarray[Any, Any]
 #: The type of an element, and what gives it.
 S = TypeVar("S", bound=np.generic)
 DTypeOf = type[S] | np.dtype[S]
+F = TypeVar("F")
+
+
+def typed_as(overloaded: F) -> Callable[[Any], F]:
+    """Give a function the overloads of another one, for type checkers."""
+    return lambda function: function
 
 
 @overload
@@ -173,36 +166,7 @@ def zeros_like(
     return filled(empty_like(a, dtype, order, subok, shape, device=device), 0)
 
 
-@overload
-def ones_like(
-    a: Any,
-    dtype: DTypeOf[S],
-    order: Literal["K", "A", "C", "F"] = ...,
-    subok: bool = ...,
-    shape: Shape | None = ...,
-    *,
-    device: str | None = ...,
-) -> NDArray[S]: ...
-@overload
-def ones_like(
-    a: NDArray[S],
-    dtype: None = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
-    subok: bool = ...,
-    shape: Shape | None = ...,
-    *,
-    device: str | None = ...,
-) -> NDArray[S]: ...
-@overload
-def ones_like(
-    a: Any,
-    dtype: DTypeLike = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
-    subok: bool = ...,
-    shape: Shape | None = ...,
-    *,
-    device: str | None = ...,
-) -> Array: ...
+@typed_as(zeros_like)
 def ones_like(
     a: Any,
     dtype: Any = None,

@@ -34,8 +34,6 @@ from mp_reductions.file_identity import mappings_at
 from mp_reductions.inline import portable_dtype
 from mp_reductions.layout import span
 
-__all__ = ["FOLDER", "is_mapped", "map_file", "rebuild_mapped", "reduce_mapped"]
-
 #: Where the names of shared memory are files.
 FOLDER = "/dev/shm"
 

@@ -32,8 +32,6 @@ from mp_reductions.layout import span
 from mp_reductions.sharing import address_of
 from mp_reductions.subclass import rebuild_view
 
-__all__ = ["rebuild_memmap", "reduce_memmap", "to_many"]
-
 # By mapping: the file that it maps, and the place there of its first byte. A mapping keeps its file.
 _files: weakref.WeakKeyDictionary[mmap.mmap, tuple[FileIdentity, int]] = weakref.WeakKeyDictionary()
 

@@ -35,8 +35,6 @@ from mp_reductions.like_constructors import Array, DTypeOf, S, Shape
 from mp_reductions.mapped import FOLDER, map_file
 from mp_reductions.sharing import REMEDY
 
-__all__ = ["named", "unlink"]
-
 _MAGIC = b"mp_all.named\x00\x00\x00\x01"
 _LENGTH = struct.Struct("<Q")
 _PAGE = 4096

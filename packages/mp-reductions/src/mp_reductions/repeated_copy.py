@@ -14,8 +14,6 @@ import numpy as np
 from mp_core.sharing.backend import handle_alive
 from mp_core.system.errors import RepeatedCopyWarning, warn_user, was_told
 
-__all__ = ["LARGE", "notice"]
-
 # Bytes; smaller arrays are not tracked. `native.h` has the same number.
 LARGE = 32 << 20
 _SUBJECT = "repeated copy"

@@ -13,17 +13,6 @@ from mp_reductions import _functions, allocator_scope
 from mp_reductions.layout import span
 from mp_reductions.mapped import is_mapped
 
-__all__ = [
-    "REMEDY",
-    "address_of",
-    "array_over",
-    "find_block",
-    "is_shared",
-    "share_memory",
-    "share_memory_",
-    "shared_like",
-]
-
 #: Shape and dtype of an array, and the array itself.
 N = TypeVar("N", bound=tuple[Any, ...])
 D = TypeVar("D", bound=np.dtype[Any])

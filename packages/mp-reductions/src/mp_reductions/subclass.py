@@ -30,8 +30,6 @@ from mp_reductions import inline
 from mp_reductions._functions import swap_memory
 from mp_reductions.sharing import address_of, find_block
 
-__all__ = ["choose_reducer", "rebuild_customised", "rebuild_view", "restore"]
-
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
 

@@ -6,8 +6,6 @@ import dataclasses
 import signal
 from typing import Any
 
-__all__ = ["Failure", "ProcessException", "ProcessExitedException", "ProcessRaisedException"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Failure:

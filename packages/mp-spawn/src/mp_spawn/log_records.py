@@ -41,8 +41,6 @@ from typing import Any, Self
 
 from mp_core.system.weak_sets import members
 
-__all__ = ["LoggingToParent", "logging_to_parent"]
-
 KEY = "mp_spawn.log_records"
 # In characters; a longer text is cut. The kernel's default limit of a packet is about 200 KB.
 LONGEST = 20_000

@@ -5,18 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-__all__ = [
-    "ENV_VAR_PARALLEL_START",
-    "LoggingToParent",
-    "ProcessContext",
-    "RunningJob",
-    "SpawnContext",
-    "logging_to_parent",
-    "run",
-    "spawn",
-    "start_processes",
-]
-
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 

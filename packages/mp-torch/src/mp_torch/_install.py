@@ -24,8 +24,6 @@ from typing import Any
 from mp_core.sharing import strategy
 from mp_core.system import packages, reducers
 
-__all__ = ["init_reductions", "install"]
-
 OURS = {
     "torch.Tensor": "reduce_tensor",
     "torch.nn.parameter.Parameter": "reduce_tensor",

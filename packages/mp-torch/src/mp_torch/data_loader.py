@@ -34,8 +34,6 @@ from mp_core.sharing.backend import discard_unread
 from mp_core.system import machine
 from mp_core.system.settings import channels_enabled
 
-__all__ = ["install"]
-
 _STANDARD = (context.DefaultContext, context.ForkContext, context.SpawnContext, context.ForkServerContext)
 
 #: torch imports it some time after it has registered its reducers, which is when this package is installed.

@@ -14,8 +14,6 @@ from mp_torch._functions import receive_tensor, setup_tensors
 from mp_torch.storage import EXCHANGE
 from mp_torch.tensor import reduce_tensor
 
-__all__ = ["install", "rebuild_one"]
-
 #: The dtypes that DLPack keeps. It takes others for one of these: torch.uint4 for torch.uint8.
 DTYPES = frozenset(
     getattr(torch, name)

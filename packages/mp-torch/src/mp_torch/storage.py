@@ -16,19 +16,6 @@ from mp_core.sharing.backend import by_value
 from mp_core.system.errors import SharedMemoryWarning, warn_user
 from mp_torch import _functions
 
-__all__ = [
-    "EXCHANGE",
-    "Place",
-    "can_move",
-    "install",
-    "place_of",
-    "rebuild_storage",
-    "reduce_storage",
-    "shared_by_torch",
-    "storage_over",
-    "warn_by_value",
-]
-
 #: A block, and the first byte and the number of bytes of a storage in it.
 Place = tuple[Block, int, int]
 

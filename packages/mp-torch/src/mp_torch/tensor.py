@@ -24,8 +24,6 @@ from mp_core.memory.block import Block
 from mp_core.sharing.backend import by_value
 from mp_torch.storage import place_of, storage_over, warn_by_value
 
-__all__ = ["rebuild_tensor", "rebuild_whole", "reduce_tensor"]
-
 _strided = torch.strided
 
 

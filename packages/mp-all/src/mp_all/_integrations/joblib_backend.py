@@ -31,8 +31,6 @@ from mp_all._integrations.sent import Sent
 from mp_core.sharing.backend import recorders
 from mp_pool.tasks.task_messages import name_of
 
-__all__ = ["Backend"]
-
 LEAST = 1 << 20  # bytes, as joblib's max_nbytes
 
 

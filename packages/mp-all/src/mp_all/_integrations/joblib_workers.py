@@ -28,8 +28,6 @@ from typing import Any
 
 from mp_pool import ProcessPoolExecutor
 
-__all__ = ["Workers", "limit_threads", "take"]
-
 
 class Workers:
     """An executor, and the number of calls that use it now."""

@@ -22,8 +22,6 @@ try:
 except ImportError:  # joblib before 1.6 has its own copy
     from joblib.externals import cloudpickle
 
-__all__ = ["Sent"]
-
 _reducers: dict[type, Callable[..., Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 
 

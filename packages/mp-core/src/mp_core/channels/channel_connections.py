@@ -37,8 +37,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ChannelConnection", "make_pair", "pipe", "reduce_channel"]
-
 
 class ChannelConnection(backend.Channel, Connection):  # type: ignore[misc]
     """A connection whose messages pass through a ring in shared memory; see Note [A connection with a ring]."""

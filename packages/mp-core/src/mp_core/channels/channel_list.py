@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from mp_core.sharing import backend
 
-__all__ = ["ChannelEntry", "is_only_here", "list_channels"]
-
 
 class ChannelEntry(NamedTuple):
     """One direction of a channel: the processes that have an end, and what was sent and not received."""

@@ -50,8 +50,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["JoinableQueue", "Queue", "SimpleQueue", "set_strict_put"]
-
 _strict = settings.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue

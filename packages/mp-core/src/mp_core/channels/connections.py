@@ -24,8 +24,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["add", "install"]
-
 # The reducer of each class of connections; Windows also has a class for pipes.
 _reducers: dict[type, Any] = {
     getattr(_connection, kind): vars(_connection)[reducer]

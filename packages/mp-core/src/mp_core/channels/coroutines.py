@@ -47,8 +47,6 @@ from typing import Any, NoReturn
 from mp_core.sharing import backend, by_value, forks
 from mp_core.system.weak_sets import members
 
-__all__ = ["join_process", "put", "receive", "refuse", "send", "wait_readable", "within"]
-
 #: Seconds that a turn of a loop may take before a coroutine that need not wait ends it.
 TURN_S = 0.001
 #: Seconds after which a thread that waits for a place looks whether it is still wanted, and that it stays idle.

@@ -43,8 +43,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["SyncManager"]
-
 _managers: Any = managers
 _ROOM = socket.CMSG_SPACE(2 * struct.calcsize("i"))  # for two descriptors
 

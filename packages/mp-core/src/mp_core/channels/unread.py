@@ -44,8 +44,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     pass
 
-__all__ = ["close_reader", "look_before_closing_writer"]
-
 _lock = threading.RLock()  # a finaliser may run in a thread that has it
 
 

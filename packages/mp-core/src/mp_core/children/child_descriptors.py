@@ -43,19 +43,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "attach",
-    "close_on_exec",
-    "closing",
-    "for_child_of",
-    "mark",
-    "pass_on",
-    "send_arguments",
-    "take_back",
-    "taken",
-    "too_many",
-]
-
 # SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
 
-__all__ = ["cpus_for"]
-
 
 def cpus_for(cpu_affinity: Any, count: int, what: str) -> Sequence[frozenset[int]] | None:
     """

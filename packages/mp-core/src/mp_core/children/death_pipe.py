@@ -36,8 +36,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["DeathPipe", "arm", "end_children_with_this_process"]
-
 _open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
 _hooked = False
 

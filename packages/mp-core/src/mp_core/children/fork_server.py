@@ -24,8 +24,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["CANDIDATES", "install", "modules", "start_without_libraries"]
-
 #: Modules that children need if their parent has imported them; the module that each needs in the server.
 CANDIDATES = {
     "mp_all": "mp_all",

@@ -39,8 +39,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Inherited", "attach", "before_fork", "get_ready", "inherited", "rebuild_connection", "with_state"]
-
 # The packages and their subjects, and then the strategy, the session's id, whether messages share, the timeout.
 Inherited = tuple[dict[str, tuple[str, ...]], str, bytes, bool, float | None]
 

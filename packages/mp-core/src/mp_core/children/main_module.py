@@ -44,31 +44,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
-__all__ = [
-    "UNPICKLABLE",
-    "MissingGuardError",
-    "check_guard",
-    "has_definitions",
-    "has_fork_server_left",
-    "has_name",
-    "is_in_each_main",
-    "is_missing_guard",
-    "is_typed_in",
-    "lacks_guard",
-    "leave",
-    "leave_out",
-    "main_can_be_imported",
-    "missing_guard",
-    "note_definitions",
-    "note_fork",
-    "note_main",
-    "note_other_receivers",
-    "own_definitions",
-    "sends_definitions",
-    "watch_import",
-    "watched",
-]
-
 
 #: What pickling raises for a function or class that has no name.
 UNPICKLABLE = (pickle.PicklingError, AttributeError)

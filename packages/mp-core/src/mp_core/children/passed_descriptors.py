@@ -23,8 +23,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Queue", "take"]
-
 _NUMBER = 4  # bytes of the number that precedes the descriptors of a connection
 
 

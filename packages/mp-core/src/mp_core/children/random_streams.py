@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Seed = int | Iterable[int] | None
 
-__all__ = ["ForEach", "checked_seed", "rng", "set_stream"]
-
 _stream: tuple[int, Any, tuple[int, ...]] | None = None  # the pid, the seed, the key
 _made: Generator | None = None  # of that, if it was asked for
 

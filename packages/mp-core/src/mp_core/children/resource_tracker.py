@@ -15,8 +15,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["install", "is_left_alone"]
-
 
 def is_left_alone() -> bool:
     """Return whether the tracker has to be left alone on this platform and Python."""

@@ -18,8 +18,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NAMES", "default_context", "function"]
-
 # The names of `mp_all` that are bound methods of `default_context`.
 NAMES = ("JoinableQueue", "Manager", "Pipe", "Queue", "SimpleQueue", "get_context", "set_start_method")
 

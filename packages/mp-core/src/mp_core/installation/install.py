@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["install", "load_messages"]
-
 
 def install() -> None:
     """

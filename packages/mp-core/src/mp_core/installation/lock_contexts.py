@@ -14,8 +14,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MODULES", "install"]
-
 #: The module of each kind of lock. It is imported with the first lock of a program.
 MODULES = {
     **dict.fromkeys(("Lock", "RLock", "Semaphore", "BoundedSemaphore"), "mp_core.locks.robust_locks"),

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["NAMES", "QueueFunction", "standard_context"]
-
 NAMES = ("JoinableQueue", "Queue", "SimpleQueue")
 
 

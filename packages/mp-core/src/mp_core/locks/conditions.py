@@ -27,8 +27,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Barrier", "Condition", "Event"]
-
 
 def _wait(at: str, call: Callable[[int], int], timeout: float | None) -> int:
     """Return the result of *call*, which takes nanoseconds, once no signal interrupts it; *at* is what it waits at."""

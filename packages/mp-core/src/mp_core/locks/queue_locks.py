@@ -15,8 +15,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["StandardLocks", "install"]
-
 # The attributes of multiprocessing that are replaced; their types are not those of a method.
 _synchronize: Any = synchronize
 

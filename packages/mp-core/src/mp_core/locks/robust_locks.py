@@ -17,8 +17,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["BoundedSemaphore", "Lock", "RLock", "Semaphore"]
-
 _RECURSIVE, _PLAIN = 0, 1  # the kinds of multiprocessing.synchronize
 _MOST = 2**31 - 1  # SEM_VALUE_MAX of Linux
 

@@ -16,8 +16,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Memory", "install"]
-
 # The names of multiprocessing that are replaced.
 _sharedctypes: Any = sharedctypes
 

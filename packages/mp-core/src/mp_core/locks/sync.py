@@ -20,8 +20,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NOT_SHARED", "SharedBlock", "assert_travels", "create", "handle_of", "nanoseconds", "receive", "standard"]
-
 #: The result of `create` where memory cannot be shared: the caller makes the standard library's object.
 NOT_SHARED = None
 

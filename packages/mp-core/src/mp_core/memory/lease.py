@@ -35,8 +35,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["Lease", "LeaseReference", "collect_leases", "receive_lease"]
-
 POLL_EVERY_S = 0.05
 SIGNATURE = 8  # bytes at the begin of the block, which name the owner
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-__all__ = ["MappedBuffer", "Spans", "can_open", "laid_out", "map_buffers", "map_privately", "memory_file"]
-
 #: The offset of each buffer, its size in bytes, and whether it is read-only.
 Spans = list[tuple[int, int, bool]]
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from mp_core.sharing import backend
 
-__all__ = ["ProcessEntry", "SessionEntry", "list_processes"]
-
 
 class ProcessEntry(NamedTuple):
     """One process of a session, or a sender that has left while its messages are in flight."""

@@ -17,8 +17,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["refuse", "setup"]
-
 _REASONS = {
     errno.ESTALE: "its handle was used before, or its memory is gone because its sender revoked it",
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from mp_core.sharing import backend, strategy
 
-__all__ = ["Segment", "empty_cache", "list_segments", "memory_stats"]
-
 
 def memory_stats() -> dict[str, int]:
     """

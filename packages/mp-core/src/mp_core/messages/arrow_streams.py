@@ -16,8 +16,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Packed", "Stream", "pack"]
-
 Packed = tuple[bytes, "bytes | block.Copied"]
 """The layout, and the memory that it describes; send both once."""
 

@@ -14,8 +14,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from pickle import PickleBuffer
 
-__all__ = ["Place", "take"]
-
 Place = tuple[Block | Copied, int, int, bool]
 """A block, the offset in it, the number of bytes, and whether they are read-only."""
 

@@ -51,8 +51,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MainPickler", "Pickler", "identify_classes", "is_found_by_name", "loads_kept"]
-
 # Definitions contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
 _SINGLETONS = (type(None), type(...), type(NotImplemented))

@@ -25,8 +25,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["extend"]
-
 
 def _failed(message: Any, error: BaseException) -> Any:
     """Return the message to receive instead of *message*; NotImplemented to raise *error* unchanged."""

@@ -15,8 +15,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Place", "reader", "rebuild_array", "use_arrays", "writer"]
-
 # The reduction of an array by this protocol has its bytes and its machine format.
 PROTOCOL = 5
 

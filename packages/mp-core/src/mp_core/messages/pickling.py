@@ -66,20 +66,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "can_be_pickled",
-    "dump",
-    "dumps",
-    "is_set_up",
-    "load_divided",
-    "load_with",
-    "loads",
-    "pickled_for_task",
-    "receive_arguments",
-    "set_up",
-    "use_alone",
-]
-
 
 # The functions that these replace, set by `set_up`.
 _dumps: Callable[..., Any]

@@ -28,8 +28,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["failing", "outline"]
-
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
 _CHANNELS = {
     "mp_core.channels.channel_queues",

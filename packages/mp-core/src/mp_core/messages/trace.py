@@ -22,8 +22,6 @@ from typing import Any
 from mp_core.sharing.backend import LINE_SIZE, only_atoms, set_message_line
 from mp_core.system import packages
 
-__all__ = ["calling_line", "install"]
-
 # Frames of these packages send on behalf of a program.
 OURS = {"mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda"}
 LIBRARIES = OURS | {"multiprocessing", "concurrent", "pickle", "threading", "importlib"}

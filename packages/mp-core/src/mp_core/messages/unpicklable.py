@@ -16,8 +16,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["note"]
-
 LONGEST = 200  # characters of a path
 _REMEDIES = {
     "should only be shared": "pass it to the workers by initializer= and initargs=, or to a Process by args=",

@@ -27,8 +27,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["find_out", "get_sharing", "set_sharing"]
-
 
 def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -> None:
     """

@@ -7,8 +7,6 @@ import os
 
 from mp_core.sharing import backend
 
-__all__ = ["failed_call"]
-
 
 def failed_call(error: int) -> str:
     """

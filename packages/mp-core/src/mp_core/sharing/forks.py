@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Hook = Callable[[], object]
 
-__all__ = ["keep_out", "register"]
-
 
 def keep_out(lock: Any) -> None:
     """

@@ -7,8 +7,6 @@ import math
 from mp_core.sharing import backend
 from mp_core.system import settings
 
-__all__ = ["get_message_timeout", "set_message_timeout"]
-
 _seconds: float | None = None
 
 

@@ -7,8 +7,6 @@ import signal as _signal
 
 from mp_core.sharing import backend
 
-__all__ = ["get_thread_name", "set_parent_death_signal", "set_thread_name"]
-
 
 def set_thread_name(name: str) -> None:
     """

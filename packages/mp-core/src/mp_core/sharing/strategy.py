@@ -11,15 +11,6 @@ from collections.abc import Callable
 from mp_core.sharing import backend
 from mp_core.system import settings
 
-__all__ = [
-    "CODES",
-    "NAMES",
-    "followed_by",
-    "get_all_sharing_strategies",
-    "get_sharing_strategy",
-    "set_sharing_strategy",
-]
-
 CODES: dict[str, int] = backend.STRATEGIES
 NAMES: dict[int, str] = {code: name for name, code in CODES.items()}
 

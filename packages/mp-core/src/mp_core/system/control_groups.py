@@ -10,8 +10,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 
-__all__ = ["OWN", "ROOT", "control_groups", "processors", "quota", "read"]
-
 ROOT, OWN = "/sys/fs/cgroup", "/proc/self/cgroup"
 
 

@@ -8,8 +8,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Descriptor", "close_in_children", "keep_in_children"]
-
 # What a forked child must close: otherwise the end of this process would not end its workers. By identity.
 _own: dict[int, Any] = {}
 

@@ -18,8 +18,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["GROUP", "load"]
-
 GROUP = "mp.engines"
 
 

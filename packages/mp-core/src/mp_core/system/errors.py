@@ -9,20 +9,6 @@ import threading
 import warnings
 from types import FrameType
 
-__all__ = [
-    "NO_MANAGER",
-    "OwnerDiedWarning",
-    "ReceiveError",
-    "RepeatedCopyWarning",
-    "SharedMemoryWarning",
-    "user_line",
-    "user_stack_level",
-    "warn_sent_by_value",
-    "warn_user",
-    "was_told",
-]
-
-
 _SILENT = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
 _ALLOW = "allow shm-manager the system calls eventfd2, accept4, getsockopt and fork, which a sandbox may refuse"
 #: The texts for errors of a session whose manager cannot be reached, by errno.

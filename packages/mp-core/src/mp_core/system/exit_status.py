@@ -14,8 +14,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["is_error", "watch"]
-
 _code = 0
 
 

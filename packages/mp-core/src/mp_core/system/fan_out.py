@@ -13,8 +13,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, Literal
 
-__all__ = ["FanOutMode", "declare", "declare_one_receiver", "fan_out_mode", "is_for_one_receiver"]
-
 #   "by reference"  as its reducer says; each Block, Lease or LeaseReference in the result is an object of its own
 #   "out of band"   the bytes are private to the sender; its pickle (protocol 5) carries them out of band
 #   "per receiver"  it is pickled once for each receiver

@@ -6,8 +6,6 @@ has interrupted the function, for instance of a time limit by SIGALRM: it is mea
 
 from __future__ import annotations
 
-__all__ = ["is_of_handler"]
-
 
 def is_of_handler(error: BaseException) -> bool:
     """Tell whether a signal handler has raised *error*; a handler written in C is not recognised."""

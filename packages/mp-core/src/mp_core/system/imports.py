@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-__all__ = ["alias_submodules", "defer", "load", "submodule", "when_imported"]
-
 _waiting: dict[str, list[Callable[[], object]]] = {}
 # By module: the modules that it imports and that are imported at their first use.
 _deferred: dict[str, tuple[str, ...]] = {}

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["oom_kills", "oom_kills_since", "own_kills_between"]
-
 # The counters of a process in these groups: to read all mounts takes longer than to start a thread.
 _known: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
 

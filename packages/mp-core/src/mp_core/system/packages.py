@@ -24,8 +24,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["begin", "installed_by", "is_installed", "register", "registered", "watch", "watch_all"]
-
 _installed = False
 _install: Callable[[], None]
 _packages: dict[str, tuple[str, ...]] = {}

@@ -27,18 +27,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "Reducer",
-    "find",
-    "install",
-    "new_pickler",
-    "of_subclasses",
-    "offer",
-    "when_needed",
-    "when_registered",
-    "without",
-]
-
 Reducer = Callable[["Any"], "Any"]
 
 _bases: dict[type, Callable[[type], Reducer | None]] = {}

@@ -10,28 +10,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = [
-    "KNOWN",
-    "cache_bytes",
-    "channels_enabled",
-    "check",
-    "inline_bytes",
-    "is_on",
-    "is_set",
-    "message_timeout",
-    "parse_bytes",
-    "runtime_folder",
-    "runtime_root",
-    "shared_allocator",
-    "shares",
-    "sharing_strategy",
-    "strict_put",
-    "timeline",
-    "traces",
-    "unknown",
-    "without_libshm",
-]
-
 
 def is_set(variable: str) -> bool:
     """

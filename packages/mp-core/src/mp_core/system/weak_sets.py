@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["members"]
-
 
 def members(of: weakref.WeakSet[T]) -> list[T]:
     """

@@ -5,36 +5,6 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-__all__ = [
-    "ANSWER",
-    "BLOCKS",
-    "COPY",
-    "FAILED",
-    "GET",
-    "IDLE",
-    "INTO",
-    "LOCK",
-    "LOST",
-    "MADE",
-    "MESSAGE",
-    "NAMED_STRINGS",
-    "NODE_PIDS",
-    "OF_POOL",
-    "PICKLE",
-    "PLACE",
-    "PUT",
-    "RETRIED",
-    "START",
-    "TASK",
-    "TERMINATED",
-    "WAITED",
-    "Event",
-    "ProcessEvents",
-    "nbytes_of",
-    "of_node",
-    "read",
-]
-
 # Kinds of events, and what a, b and c are.
 TASK = 1  # its number at the worker, bytes of the arguments, bytes of the result; name: the function
 GET = 2  # the ring, the message, its bytes

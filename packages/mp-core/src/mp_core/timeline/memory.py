@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from mp_core.sharing import backend
 
-__all__ = ["FILE", "Sample", "Sampler", "read"]
-
 FILE = "memory"
 INTERVAL_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")

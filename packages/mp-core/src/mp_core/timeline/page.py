@@ -16,8 +16,6 @@ from typing import Any
 from mp_core.timeline.run import Process, Run, Span
 from mp_core.timeline.summary import size, summarise
 
-__all__ = ["page"]
-
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "page.html")
 # A page with more would be slow to open; the longest spans and all those of tasks tell most.
 MOST_SPANS = 100_000

@@ -28,8 +28,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["RUN", "Recorder", "begin", "end", "end_with_process", "join", "name_process"]
-
 #: The variable by which a process started by exec finds the run.
 RUN = "MP_TIMELINE_RUN"
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from mp_core.timeline.run import Run
 
-__all__ = ["recover", "timeline"]
-
 #: The file of a folder that says what it is of.
 ABOUT = "about.json"
 EVENTS = 1 << 16

@@ -28,8 +28,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["NODES", "NodeTimeline", "events_wanted", "read", "receive"]
-
 #: The file with the names of the nodes, in the order of their numbers, and the errors of their clocks in ns.
 NODES = "nodes.json"
 _lock = threading.Lock()

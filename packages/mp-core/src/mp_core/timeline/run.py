@@ -13,8 +13,6 @@ from mp_core.timeline import events as kinds
 from mp_core.timeline import memory, remote
 from mp_core.timeline.events import Event, ProcessEvents
 
-__all__ = ["Arrow", "Process", "Queue", "Run", "Span", "load"]
-
 #: What the waits of workers are called.
 IDLE = "wait for a task"
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from mp_core.timeline.run import Process, Run, Span
 
-__all__ = ["Summary", "Worker", "duration", "size", "summarise"]
-
 _LONGEST = 10
 # A queue is named if its waits are at least this share of the run.
 _WORTH = 0.05

@@ -15,8 +15,6 @@ from typing import Any
 
 from mp_core.timeline.run import Run
 
-__all__ = ["trace"]
-
 
 def trace(run: Run) -> str:
     """Return the report, one event a line."""

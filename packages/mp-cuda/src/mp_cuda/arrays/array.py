@@ -13,8 +13,6 @@ from mp_cuda.driver import cuda_driver
 from mp_cuda.driver.functions import Array, Received
 from mp_cuda.driver.stream import LEGACY, as_stream, stream_number
 
-__all__ = ["DeviceArray", "empty", "from_host"]
-
 
 class DeviceArray(Array):
     """

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from mp_cuda.arrays.dtype import DType, dtype_of
 from mp_cuda.arrays.layout import row_major
 
-__all__ = ["CUDA", "HOST", "MANAGED", "Contents", "capsule", "read"]
-
 CUDA, HOST, MANAGED = 2, 3, 13
 READ_ONLY = 1
 

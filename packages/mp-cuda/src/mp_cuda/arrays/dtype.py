@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from mp_cuda.driver.functions import set_hooks
 
-__all__ = ["DType", "dtype_of", "plain"]
-
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _KINDS = {code: kind for kind, code in _CODES.items()}
 OPAQUE = 3  # DLPack's code for types it does not define

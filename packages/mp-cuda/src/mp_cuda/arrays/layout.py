@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-__all__ = ["byte_range", "is_contiguous", "row_major", "runs"]
-
 
 def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """

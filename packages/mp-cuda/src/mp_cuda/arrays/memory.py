@@ -9,8 +9,6 @@ from mp_cuda.driver.functions import free_memory
 from mp_cuda.errors import DeviceMemoryError, DriverError
 from mp_cuda.sharing.exports import collect_lingering
 
-__all__ = ["Allocation"]
-
 OUT_OF_MEMORY = 2
 
 

@@ -14,8 +14,6 @@ from mp_cuda.driver.stream import as_stream, in_feeder
 from mp_cuda.errors import NotShareableError, UnknownPointerError
 from mp_cuda.sharing import pool
 
-__all__ = ["Facts", "describe"]
-
 HOST = 1
 POSIX_FD = 1
 

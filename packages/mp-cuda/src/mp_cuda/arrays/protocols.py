@@ -11,8 +11,6 @@ from mp_cuda.driver import cuda_driver
 from mp_cuda.driver.stream import LEGACY
 from mp_cuda.errors import DriverError, NotShareableError, UnknownPointerError
 
-__all__ = ["by_dlpack", "by_interface"]
-
 DEVICE_ORDINAL = 9
 
 

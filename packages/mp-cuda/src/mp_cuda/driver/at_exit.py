@@ -10,8 +10,6 @@ from collections.abc import Callable
 from enum import IntEnum
 from multiprocessing import util
 
-__all__ = ["Step", "register", "schedule"]
-
 # After the feeder threads of queues have written their last message (-5).
 LATE = -10
 

@@ -16,27 +16,6 @@ from typing import Any
 from mp_cuda.driver import at_exit
 from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
-__all__ = [
-    "HANDLE_SIZE",
-    "after_fork",
-    "bindings",
-    "bytes_of",
-    "call",
-    "check_codes",
-    "context_number",
-    "context_of",
-    "current_device",
-    "device_count",
-    "failed",
-    "guard",
-    "handle_from",
-    "is_available",
-    "memory_of",
-    "ordinal_of",
-    "started",
-    "uuid_of",
-]
-
 HANDLE_SIZE = 64
 NOT_INITIALIZED = 3
 

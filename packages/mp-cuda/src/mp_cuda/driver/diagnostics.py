@@ -8,8 +8,6 @@ from pathlib import Path
 
 from mp_cuda.driver import cuda_driver
 
-__all__ = ["device_report"]
-
 IPC_EVENTS, POOLS = 125, 115
 
 

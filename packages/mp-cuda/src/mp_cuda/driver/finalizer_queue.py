@@ -24,8 +24,6 @@ from mp_cuda.driver import at_exit, cuda_driver
 from mp_cuda.driver.functions import close_dropped, count_mappings, look_at_exports, set_hooks, synchronize
 from mp_cuda.errors import DriverError, MpCudaError
 
-__all__ = ["Task", "drain", "expect", "pending", "put", "wake", "wake_watch"]
-
 _log = logging.getLogger("mp_cuda")
 WATCH_S = 0.05
 # After its tasks the thread rests, so that many arrays dropped one after the other do not wake it for each.

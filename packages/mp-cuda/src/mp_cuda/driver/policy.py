@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["Fallback", "set_policy"]
-
 Fallback = Literal["error", "copy"]
 
 fallback: Fallback = "error"

@@ -10,8 +10,6 @@ from mp_cuda.driver import cuda_driver, finalizer_queue
 from mp_cuda.driver.functions import set_hooks
 from mp_cuda.errors import DriverError
 
-__all__ = ["LEGACY", "Stream", "as_stream", "in_feeder", "stream_number"]
-
 LEGACY = 1
 NOT_READY = 600
 _ATTRIBUTES = ("cuda_stream", "ptr", "handle")  # torch, CuPy, numba

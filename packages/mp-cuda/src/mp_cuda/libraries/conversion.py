@@ -9,8 +9,6 @@ from mp_cuda.arrays.protocols import by_dlpack, by_interface
 from mp_cuda.driver.stream import stream_number
 from mp_cuda.libraries import adapters
 
-__all__ = ["as_device_array"]
-
 
 def as_device_array(obj: Any, *, stream: Any = None) -> DeviceArray:
     """

@@ -21,17 +21,6 @@ from mp_cuda.libraries import adapters
 from mp_cuda.libraries.conversion import as_device_array
 from mp_cuda.sharing import exports, imports
 
-__all__ = [
-    "NEEDED",
-    "Shared",
-    "rebuild_alone",
-    "rebuild_array",
-    "receive_table",
-    "reduce_array",
-    "share",
-    "taken_apart",
-]
-
 #: The modules whose functions C calls, and which nothing else here needs.
 NEEDED = exports, imports, memory_kinds
 

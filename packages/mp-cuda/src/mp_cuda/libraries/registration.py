@@ -19,8 +19,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["init_reductions", "register", "unregister"]
-
 # Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only on request. numba's is the
 # module of its arrays: nothing else has to be imported then, which would fail in the middle of numba's own import.
 WATCHED = {"cupy": "cupy", "numba.cuda.cudadrv.devicearray": "numba", "cuda.core": "cuda.core"}

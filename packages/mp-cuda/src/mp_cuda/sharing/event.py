@@ -15,8 +15,6 @@ from mp_cuda.sharing.exports import ipc_collect
 from mp_cuda.sharing.imports import own_is_gone
 from mp_cuda.sharing.ipc_events import destroy
 
-__all__ = ["Event", "rebuild_event"]
-
 BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
 OUT_OF_MEMORY = 2
 

@@ -12,8 +12,6 @@ from mp_cuda.driver import at_exit, cuda_driver, finalizer_queue, policy
 from mp_cuda.driver.functions import count_mappings, live_exports, look_at_exports, set_hooks
 from mp_cuda.sharing import ipc_events
 
-__all__ = ["collect_lingering", "in_use", "ipc_collect", "ipc_stats", "wait_released"]
-
 in_use: dict[type, Callable[[Any], bool]] = {}
 """Whether the program still uses an object of that type; by default it does if others refer to the object."""
 set_hooks(in_use=in_use)

@@ -11,8 +11,6 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["DeviceHolder", "list_holders"]
-
 _HEAD = struct.Struct("=8sII")
 _ROW = struct.Struct("=16sQQQQ")
 _MAGIC = b"mpcuda1\0"

@@ -9,8 +9,6 @@ from mp_cuda.driver import at_exit, cuda_driver
 from mp_cuda.driver.functions import close_all, set_hooks
 from mp_cuda.errors import MpCudaError, ProducerGoneError, StaleHandleError
 
-__all__ = ["own_is_gone"]
-
 _log = logging.getLogger("mp_cuda")
 IN_CONTEXT = 201
 NBYTES_AT = 36  # in a key

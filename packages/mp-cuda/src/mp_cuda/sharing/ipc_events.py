@@ -19,8 +19,6 @@ from mp_cuda.driver import at_exit, cuda_driver, finalizer_queue, policy
 from mp_cuda.driver.functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
 from mp_cuda.errors import DriverError
 
-__all__ = ["close_all", "counts", "destroy", "make_event", "open_event"]
-
 INTERPROCESS, DISABLE_TIMING, BLOCKING_SYNC = 4, 2, 1
 KEPT_OPEN = 1024
 OUT_OF_MEMORY = 2

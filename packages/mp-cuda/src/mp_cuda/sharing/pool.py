@@ -14,8 +14,6 @@ from mp_cuda.driver import cuda_driver
 from mp_cuda.driver.functions import set_hooks
 from mp_cuda.errors import DriverError
 
-__all__ = ["export"]
-
 POSIX_FD = 1
 
 

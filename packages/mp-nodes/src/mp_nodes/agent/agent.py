@@ -35,8 +35,6 @@ from mp_nodes.protocol import (
 )
 from mp_spawn.jobs.zygote import ZygoteLauncher
 
-__all__ = ["Agent", "Outbox"]
-
 
 class Outbox:
     """The messages that wait for the engine to carry them to the driver."""

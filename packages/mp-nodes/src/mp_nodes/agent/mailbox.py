@@ -23,8 +23,6 @@ from typing import Any
 from mp_nodes.protocol import Mail
 from mp_spawn.calls.payload import InheritedFd, per_rank_object
 
-__all__ = ["Mailbox", "PostOffice"]
-
 
 class Mailbox:
     """Stand among the arguments for the rank's own connection to the driver."""

@@ -50,8 +50,6 @@ from mp_spawn.calls.payload import (
 from mp_spawn.calls.payloads import Inheritance
 from mp_spawn.calls.pickling import dumps_plainly, dumps_with, foreign_reducer
 
-__all__ = ["NodePayload", "Shipment", "pack"]
-
 
 class Shipment(NamedTuple):
     """The call, and the sizes of the parts that follow it."""

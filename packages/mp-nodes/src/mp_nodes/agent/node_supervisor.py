@@ -22,8 +22,6 @@ from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind
 
-__all__ = ["Commands", "NodeJob", "NodeSupervisor", "Relay"]
-
 # Bytes of output that may be on their way to the driver.
 UNACKNOWLEDGED = 8 << 20
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Completion"]
-
 
 class Completion(threading.Event):
     """

@@ -25,8 +25,6 @@ from mp_spawn.output.destinations import Captured
 from mp_spawn.ranks.rank import unpickled
 from mp_spawn.ranks.signals import ENDING, INTERRUPTED
 
-__all__ = ["EngineContext"]
-
 # Seconds for an agent that was told to end its ranks to say how they ended, beyond those that the ranks have.
 TO_END = KILL_TO_DEAD + NODE_LOST_AFTER
 # A scheduler that signals each node does so within as many seconds: it is one signal.

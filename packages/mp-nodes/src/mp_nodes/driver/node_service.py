@@ -14,8 +14,6 @@ from mp_nodes.driver.plan import Plan
 from mp_nodes.engines.by_name import engine_for
 from mp_nodes.protocol import Agents, Node
 
-__all__ = ["Event", "NodeService"]
-
 #: The index of a node, and: "started", None · "mail", the bytes · "lost", the reason. At the end: -1, "over", an
 #: exception or None.
 Event = tuple[int, str, Any]

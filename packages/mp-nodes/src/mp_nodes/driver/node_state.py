@@ -8,8 +8,6 @@ from mp_nodes import protocol
 from mp_nodes.protocol import Node
 from mp_spawn.errors import Failure
 
-__all__ = ["TO_GREET", "NodeState"]
-
 # Seconds for an agent that has been placed to say hello.
 TO_GREET = 60.0
 # The exit code of a rank whose real one nobody can know, as multiprocessing has it.

@@ -18,8 +18,6 @@ from mp_spawn.output.streams import Streams
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import TERM_TO_KILL
 
-__all__ = ["Plan"]
-
 
 @dataclasses.dataclass
 class Plan:

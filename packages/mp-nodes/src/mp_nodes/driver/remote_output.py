@@ -13,8 +13,6 @@ from mp_nodes.protocol import Node, Printed
 from mp_spawn.output.destinations import STREAMS, Capture, Prefix
 from mp_spawn.output.streams import Streams
 
-__all__ = ["Sink", "Writer"]
-
 
 class Sink(Protocol):
     """Takes the output of the ranks."""

@@ -9,8 +9,6 @@ from mp_nodes.driver.engine_context import EngineContext
 from mp_nodes.driver.plan import Plan
 from mp_nodes.engines.by_name import engine_for
 
-__all__ = ["run", "start"]
-
 
 def start(
     engine: Any, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, join: bool, **options: Any

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["engine_for"]
-
 
 def engine_for(engine: Any) -> Any:
     """

@@ -27,8 +27,6 @@ from mp_nodes.transport.meeting import Arrival, Meeting
 from mp_nodes.transport.wire import TamperedError, Wire
 from mp_spawn.ranks.signals import Forwarding
 
-__all__ = ["Environment", "join_job"]
-
 # Seconds for node 0 to prove who it is.
 TO_PROVE = 15.0
 # A node is told by node 0 when all have come, and waits for it a little longer than node 0 waits for them.

@@ -15,8 +15,6 @@ from mp_nodes.transport.wire import Wire
 from mp_spawn.jobs.job import at_least
 from mp_spawn.ranks.process_handle import kill, reap
 
-__all__ = ["Local"]
-
 TO_END = 5.0
 PROGRAM = "import sys; sys.path[:] = {path!r}; from mp_nodes.engines import local; local.main({fd})"
 

@@ -11,8 +11,6 @@ from mp_nodes.engines.ray_agents import TO_ANSWER, RayAgents, named, within
 from mp_nodes.protocol import Agents, EngineError
 from mp_spawn.jobs.job import at_least
 
-__all__ = ["Ray"]
-
 EXTRA = 'pip install "mp-nodes[ray]"'
 # Seconds before the program says that it waits.
 BEFORE_NOTICE = 2.0

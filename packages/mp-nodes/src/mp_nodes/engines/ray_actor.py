@@ -11,8 +11,6 @@ import ray
 from mp_nodes.agent.agent import Agent
 from mp_nodes.protocol import BEAT, Printed, Start
 
-__all__ = ["RayAgent"]
-
 #: Where each buffer of an object belongs, (part, offset), and the object.
 Piece = tuple[list[tuple[int, int]], Any]
 # Objects that are on their way while one is copied, see Note [Pieces] in ray_agents.py.

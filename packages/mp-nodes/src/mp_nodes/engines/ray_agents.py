@@ -24,8 +24,6 @@ from typing import Any
 
 from mp_nodes.protocol import EngineError, Hello, Leave, Lost, Node, Start
 
-__all__ = ["RayAgents", "named", "within"]
-
 # Bytes of an object in Ray's store, and buffers in it.
 PIECE = 16 << 20
 MOST = 1000

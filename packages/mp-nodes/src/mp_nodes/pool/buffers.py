@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterable
 from pickle import PickleBuffer
 from typing import Any
 
-__all__ = ["KEPT", "LEAST", "Buffers"]
-
 LEAST = 64 * 1024  # bytes: a smaller buffer stays in the task's pickle
 KEPT = 8  # buffers
 

@@ -13,8 +13,6 @@ from mp_nodes.pool.worker import dump
 from mp_pool.tasks import task_messages
 from mp_pool.tasks.task import Task, name_of
 
-__all__ = ["SharedFunction", "is_name", "pickled"]
-
 
 class SharedFunction:
     """A function that goes to each node once. When no task has it any more, the nodes forget it."""

@@ -6,23 +6,6 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Broken",
-    "Buffer",
-    "Call",
-    "Close",
-    "Done",
-    "Forget",
-    "Function",
-    "GiveBack",
-    "GivenBack",
-    "Outcome",
-    "Packed",
-    "Ready",
-    "Settings",
-    "Tasks",
-]
-
 
 class Packed:
     """A pickle made by value, and its large buffers, which a worker maps where a pickle inside would be copied."""

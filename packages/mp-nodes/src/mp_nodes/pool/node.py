@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from mp_nodes.pool.buffers import KEPT
 from mp_pool.tasks.task import Task
 
-__all__ = ["Node"]
-
 LONG = 0.1  # seconds without an answer, after which an idle node gets tasks of this one
 AHEAD = 0.1  # seconds of work that a node may have beside what its workers run
 MOST = 10_000  # tasks

@@ -9,8 +9,6 @@ from typing import Any
 
 from mp_nodes.pool.messages import Done, Outcome
 
-__all__ = ["Outgoing"]
-
 #: Seconds for which an outcome waits for those of the other tasks that the node has: a message costs the driver more.
 TOGETHER = 0.002
 

@@ -32,8 +32,6 @@ from mp_pool.tasks import task_messages
 from mp_pool.tasks.task import Task, TaskSource, abort_all, cancelled, deliver, is_of_many, name_of, report, take_next
 from mp_pool.workers.worker_main import Settings
 
-__all__ = ["NodeScheduler"]
-
 BATCH = 1 << 20  # bytes of tasks in one message
 CANCELLED_WITHIN = 1.0  # seconds
 

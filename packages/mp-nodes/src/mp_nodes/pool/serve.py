@@ -34,8 +34,6 @@ from mp_pool.tasks.task import Task
 from mp_pool.tasks.task_options import TaskOptions
 from mp_pool.workers.worker_main import Settings as WorkerSettings
 
-__all__ = ["serve"]
-
 
 def serve(rank: int, connection: Connection) -> None:
     """

@@ -7,8 +7,6 @@ from typing import Any
 
 from mp_core.memory.mapped_buffers import MappedBuffer, can_open, map_privately
 
-__all__ = ["TaskBuffer"]
-
 
 class TaskBuffer:
     """The content of a buffer; see Note [Private mappings] in `mp_core.memory.mapped_buffers`."""

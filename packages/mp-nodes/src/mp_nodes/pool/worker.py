@@ -10,8 +10,6 @@ from mp_nodes.by_value import dumps_by_value
 from mp_nodes.pool.messages import Packed
 from mp_pool.tasks.task_messages import dump_error, is_plain, name_of
 
-__all__ = ["Caller", "begin", "dump", "dump_error_by_value", "run"]
-
 
 def begin(initializer: Packed) -> None:
     """

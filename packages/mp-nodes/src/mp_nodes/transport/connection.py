@@ -19,8 +19,6 @@ from mp_nodes.agent.agent import Agent
 from mp_nodes.protocol import Leave, Lost, Node, Signalled, Start
 from mp_nodes.transport.wire import CHUNK, TamperedError, Wire
 
-__all__ = ["ConnectedAgents", "serve"]
-
 # Seconds for the agents to leave once the job is over.
 TO_LEAVE = 2.0
 # Seconds for an agent's last words.

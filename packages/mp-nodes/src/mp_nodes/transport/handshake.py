@@ -29,8 +29,6 @@ from typing import NamedTuple
 
 from mp_nodes.transport.wire import Seals
 
-__all__ = ["MOST", "Introduction", "WrongKeyError", "accept", "begin", "enter", "introduction_in"]
-
 # 16 bytes: the last are the version of handshake and records together.
 WORDS = b"mp-spawn nodes 3"
 CHALLENGE = 32

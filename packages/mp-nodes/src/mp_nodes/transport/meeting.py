@@ -36,8 +36,6 @@ from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.wire import Wire
 from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
 
-__all__ = ["Arrival", "Meeting", "claim"]
-
 MOST_UNPROVEN = 32
 # Seconds.
 TO_PROVE = 10.0

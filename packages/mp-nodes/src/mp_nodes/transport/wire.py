@@ -30,8 +30,6 @@ import socket
 import struct
 from typing import Any, NamedTuple
 
-__all__ = ["CHUNK", "Seals", "TamperedError", "Wire"]
-
 CHUNK = 1 << 20
 SEAL = 32
 _HEADER = struct.Struct("!B3xI")

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from mp_core.children.death_pipe import DeathPipe
 
-__all__ = ["LONG_TASK", "Dispatcher"]
-
 LONG_TASK = 0.1  # seconds
 SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
 AHEAD = 0.01  # seconds of work that a worker may have in its ring

@@ -14,8 +14,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Feeder", "batches"]
-
 #: At most so many tasks of one iterable wait in the queue.
 WAITING = 1024
 #: A task whose pickle has shared memory takes the room of so many.

@@ -56,8 +56,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler"]
-
 RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
 SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin

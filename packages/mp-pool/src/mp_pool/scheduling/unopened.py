@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     from mp_pool.tasks.task import Outcome
 
-__all__ = ["Unopened", "imports_under_way", "unopened"]
-
 
 class Unopened:
     """The message of a worker, until somebody needs the outcome in it."""

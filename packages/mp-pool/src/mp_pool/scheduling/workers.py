@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from mp_core.children.death_pipe import DeathPipe
 
-__all__ = ["Workers", "end_workers"]
-
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
 KILLED = 10  # the same, if the last was killed from outside, which is no fault of the initializer
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL

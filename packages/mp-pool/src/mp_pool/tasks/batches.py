@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from mp_pool.tasks.shared_function import SharedFunction
 
-__all__ = ["MOST", "fits", "function_fits", "packed", "shared_by"]
-
 MOST = 256  # tasks of a batch
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from mp_pool.tasks.shared_function import SharedFunction
 
-__all__ = ["Definitions"]
-
 MOST = 64  # definitions that workers keep at one time
 LONG = 4096  # characters, bytes or elements
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mp_core.memory.mapped_buffers import Spans
 
-__all__ = ["FunctionReference", "forget", "hold", "own_object", "referred"]
-
 
 class FunctionReference:
     """Stand in a task's pickle for the function with this number."""

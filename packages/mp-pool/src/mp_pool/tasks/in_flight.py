@@ -27,8 +27,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Handles", "dump_tracked", "forget", "is_interrupted", "release"]
-
 Handles = tuple[bytes, ...]
 
 _counts: Counter[bytes] = Counter()

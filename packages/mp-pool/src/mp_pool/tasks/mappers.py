@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
-__all__ = ["map_chunk", "starmap_chunk", "take_failed"]
-
 
 def map_chunk(chunk: tuple[Callable[..., Any], Sequence[Any]]) -> list[Any]:
     """Call the function of *chunk* with each of its items."""

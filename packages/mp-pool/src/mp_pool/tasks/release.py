@@ -21,8 +21,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["release"]
-
 _OURS = frozenset({"mp_core", "mp_cuda", "mp_reductions", "mp_torch"})
 _DESCRIPTORS = frozenset({"multiprocessing.connection", "multiprocessing.reduction", "multiprocessing.resource_sharer"})
 

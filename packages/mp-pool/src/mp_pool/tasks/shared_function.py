@@ -47,8 +47,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["INITIALIZER", "SharedFunction", "share"]
-
 INITIALIZER = 0  # its number
 
 SMALL = 16 * 1024  # bytes: a smaller buffer goes in the pickle

@@ -35,26 +35,6 @@ if TYPE_CHECKING:
     from mp_pool.tasks.definitions import Definitions
     from mp_pool.tasks.shared_function import SharedFunction
 
-__all__ = [
-    "Delivery",
-    "Item",
-    "Outcome",
-    "Task",
-    "TaskSource",
-    "abort_all",
-    "as_task",
-    "cancelled",
-    "deliver",
-    "deliver_all",
-    "delivery",
-    "is_of_many",
-    "name_of",
-    "note_task",
-    "options_of",
-    "report",
-    "take_next",
-]
-
 #: (True, the result), (False, the exception), or (None, an `Unopened`)
 Outcome = tuple["bool | None", "Any"]
 

@@ -20,42 +20,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "BATCH",
-    "BEGUN",
-    "DONE",
-    "END",
-    "FAILED",
-    "FORGET",
-    "FUNCTION",
-    "FUNCTIONS",
-    "HAS_FUNCTION",
-    "HEADER",
-    "INIT_FAILED",
-    "MORE",
-    "PART",
-    "PLAIN",
-    "READY",
-    "RICH",
-    "TASK",
-    "Frame",
-    "assembled",
-    "drop",
-    "dump_error",
-    "dump_plain",
-    "dump_result",
-    "is_mapper",
-    "is_plain",
-    "load",
-    "load_error",
-    "loads",
-    "name_of",
-    "outcome",
-    "place_of",
-    "seeded",
-    "unpacked",
-]
-
 #: The number of the task or function, and the kind of the message; before the data of a packet (`task_rings.py`).
 HEADER = struct.Struct("<QQ")
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     Errors = type[BaseException] | Iterable[type[BaseException]]
 
-__all__ = ["DEFAULTS", "HasOptions", "TaskOptions", "check_numbers"]
-
 
 class TaskOptions:
     """The options of some tasks. It does not change."""

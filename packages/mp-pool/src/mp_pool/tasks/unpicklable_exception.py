@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 
-__all__ = ["UnpicklableExceptionError"]
-
 
 class UnpicklableExceptionError(MaybeEncodingError):  # type: ignore[misc]
     """An exception of a worker that could not be pickled or unpickled; its type and text are in this one's text."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["private_bytes", "private_bytes_above"]
-
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

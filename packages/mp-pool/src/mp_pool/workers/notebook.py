@@ -15,8 +15,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["is_notebook", "print_whole_lines"]
-
 
 def is_notebook() -> bool:
     """Tell whether this process is a kernel that reads its descriptors 1 and 2."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["set_worker_index", "worker_index"]
-
 _worker: tuple[int, int] | None = None  # the pid and the number: a child of a worker is none
 
 

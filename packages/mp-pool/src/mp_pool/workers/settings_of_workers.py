@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mp_core.children.cpu_affinity import Cpus
     from mp_core.children.random_streams import Seed
 
-__all__ = ["settings_for"]
-
 
 def settings_for(
     workers: int,

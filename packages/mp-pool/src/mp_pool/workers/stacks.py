@@ -11,8 +11,6 @@ import signal
 
 from mp_pool.workers.worker_main import PLACE
 
-__all__ = ["Stacks"]
-
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL, -signal.SIGBUS}
 
 

@@ -12,8 +12,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["left_alone"]
-
 _inherited: Any = None
 
 

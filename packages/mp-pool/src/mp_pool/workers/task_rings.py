@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["TaskSocket", "WorkerEnds", "make_task_ring", "socket_pair"]
-
 _UNSENT = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EPIPE, errno.ECONNRESET)
 _REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _PACKETS = socket.SOCK_SEQPACKET

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from mp_core.children.death_pipe import DeathPipe
     from mp_pool.tasks.shared_function import SharedFunction
 
-__all__ = ["Worker"]
-
 MOST = 512  # tasks
 
 

@@ -22,8 +22,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["PLACE", "Settings", "work"]
-
 PLACE = 1 << 16  # bytes for the stacks of each worker, in a file that has no pages before something is written
 
 

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-__all__ = ["Zygote", "ZygotePopen"]
-
 LIMIT = 10.0  # seconds for its answer
 UNKNOWN = 255  # the exit code of a worker whose zygote has died
 

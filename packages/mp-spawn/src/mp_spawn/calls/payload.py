@@ -46,22 +46,6 @@ from mp_core.system.descriptor import Descriptor
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = [
-    "Buffers",
-    "Call",
-    "ForkedPayload",
-    "InheritedFd",
-    "OwnedFd",
-    "Payload",
-    "PickleFile",
-    "PickledPayload",
-    "PlainPayload",
-    "collected_fds",
-    "open_path",
-    "per_rank_object",
-    "spawning",
-]
-
 # A number that few programs reach for their own files.
 HIGH = 500
 

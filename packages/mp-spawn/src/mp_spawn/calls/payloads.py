@@ -23,8 +23,6 @@ from mp_spawn.calls.payload import (
 )
 from mp_spawn.calls.pickling import dumps, dumps_plainly, dumps_with, foreign_reducer
 
-__all__ = ["payloads", "plain_payload"]
-
 
 def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Payload]:
     """

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Reducer", "dumps", "dumps_plainly", "dumps_with", "foreign_reducer"]
-
 
 class Reducer(Protocol):
     """Decides how objects are pickled, and takes their out-of-band buffers."""

@@ -27,8 +27,6 @@ from mp_spawn.jobs.context import AFTER_A_SIGNAL
 from mp_spawn.output.streams import is_selection
 from mp_spawn.ranks.rank_variables import INSIDE
 
-__all__ = ["check", "parsed"]
-
 EPILOG = """
 The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the other variables of torchrun, and
 MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and a free port. When a rank fails, the command ends the others. Its

@@ -19,21 +19,6 @@ from mp_spawn.output.streams import NO_STREAM, Selection, Streams
 from mp_spawn.ranks.program import folder_of, run_code, run_executable, run_module, run_script
 from mp_spawn.ranks.rank_variables import job_variables
 
-__all__ = [
-    "Recording",
-    "bound_to",
-    "call_of",
-    "common_variables",
-    "count_per_node",
-    "count_ranks",
-    "devices_of",
-    "output_of",
-    "recorder_of",
-    "restarts_all",
-    "variables_of",
-    "with_folder",
-]
-
 NVIDIA_DEVICES = "/dev"
 #: Makes a block whose run is recorded, if ``--timeline`` is given.
 Recording = Callable[[], AbstractContextManager[None]]

@@ -37,8 +37,6 @@ from mp_spawn.ranks.rank import stacks_of
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import Ended, Forwarding
 
-__all__ = ["main"]
-
 # As the command timeout does.
 TIMED_OUT = 124
 TOO_FEW = "too few descriptors are left to read the output of the ranks, so lines come without a rank; see ulimit -n"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any, NamedTuple
 
-__all__ = ["BACKENDS", "Conf", "Nodes", "conf_of", "endpoint_of", "nodes_of"]
-
 BACKENDS = ("static", "c10d")
 # Seconds between the first node and the last one.
 TO_MEET = 300.0

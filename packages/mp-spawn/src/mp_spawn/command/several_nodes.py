@@ -8,8 +8,6 @@ from typing import Any
 
 from mp_spawn.ranks.rank_variables import INSIDE
 
-__all__ = ["several_nodes"]
-
 #: The numbers of nodes in a step of Slurm, and of processes under Open MPI and other MPI launchers.
 SIZES = ("SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 

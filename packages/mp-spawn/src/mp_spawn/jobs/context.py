@@ -18,8 +18,6 @@ from mp_spawn.ranks.process_handle import PidFd
 from mp_spawn.ranks.rank import Rank
 from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
 
-__all__ = ["ProcessContext"]
-
 # All times are in seconds. For ranks that may have handlers for a signal which ends them, until SIGKILL.
 AFTER_A_SIGNAL = 30.0
 # From a signal to this process to the same signal to its group, if there is one.

@@ -17,8 +17,6 @@ from mp_spawn.ranks.program import ProgramProcess
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.signals import FROM_OUTSIDE, blocked
 
-__all__ = ["ContextLauncher"]
-
 #: Seconds for a fork server that has closed its connections to end.
 END_OF_FORK_SERVER = 10.0
 PRELOADED = "mp_spawn.ranks.forkserver_preload"

@@ -23,18 +23,6 @@ from mp_spawn.ranks.rank_variables import restart_variables
 from mp_spawn.ranks.report_pipe import FileInbox, Inbox, ReportFile
 from mp_spawn.ranks.signals import TERM_TO_KILL
 
-__all__ = [
-    "Env",
-    "Job",
-    "Launcher",
-    "Started",
-    "are_descriptors_few",
-    "check_call",
-    "check_options",
-    "check_room",
-    "check_start_method",
-]
-
 OUTPUTS = ("inherit", "prefix", "capture")
 # The libraries that would otherwise start a thread per core in every rank.
 THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")

@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 from mp_core.channels.coroutines import wait_readable
 
-__all__ = ["join"]
-
 #: Seconds that one call of `join` takes at most while all ranks run, or another thread joins them.
 CALL_S = 0.05
 

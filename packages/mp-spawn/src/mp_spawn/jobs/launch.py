@@ -36,8 +36,6 @@ from mp_spawn.output.tee import Tee
 from mp_spawn.ranks.process_handle import has_pidfds, has_socketpairs
 from mp_spawn.ranks.rank import stacks_of
 
-__all__ = ["ENV_VAR_PARALLEL_START", "SpawnContext", "run", "spawn", "start_processes"]
-
 T = TypeVar("T")
 
 #: torch starts ranks in parallel, under forkserver, if its variable of this kind is "1". Here they always start in

@@ -9,8 +9,6 @@ from typing import Any, Literal, TypedDict
 
 from mp_spawn.jobs.job import Env
 
-__all__ = ["Args", "Cpus", "Fn", "Options", "options_among"]
-
 Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
 Fn = Callable[..., Any]
 Args = tuple[Any, ...]

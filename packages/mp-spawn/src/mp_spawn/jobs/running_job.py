@@ -9,8 +9,6 @@ from typing import Any, Protocol, Self, runtime_checkable
 from mp_spawn.output.destinations import Captured
 from mp_spawn.ranks.signals import INTERRUPTED
 
-__all__ = ["RunningJob"]
-
 
 @runtime_checkable
 class RunningJob(Protocol):

@@ -18,8 +18,6 @@ from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.report_pipe import Kind
 from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, was_sent
 
-__all__ = ["GRACE", "KILL_TO_DEAD", "Supervisor"]
-
 # All times are in seconds. From the first failure to SIGTERM for the others, by default: long enough to see which
 # other ranks fail at the same time.
 GRACE = 0.1

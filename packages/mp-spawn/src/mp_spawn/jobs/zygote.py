@@ -48,8 +48,6 @@ from mp_spawn.ranks.process_handle import PidFd, kill, let_end, readable, reap
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.signals import blocked
 
-__all__ = ["ZygoteLauncher"]
-
 # Seconds for the zygote to end. It reaps a rank as soon as that has died, and ends when it has reaped the last one.
 TIME_TO_END = 10.0
 

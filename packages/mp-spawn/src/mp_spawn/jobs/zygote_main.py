@@ -22,8 +22,6 @@ from mp_core.memory.mapped_buffers import memory_file
 from mp_spawn.ranks.child import reporting, set_up
 from mp_spawn.ranks.rank_spec import RankSpec
 
-__all__ = ["PROGRAM", "STARTED", "STATUS", "RankProcess", "ZygoteSpec", "continue_in_fresh_interpreter", "main"]
-
 # Sent for a rank that has been started: its number, its pid, and an error number if it could not be started.
 STARTED = struct.Struct("=iii")
 # Sent for a rank that has ended: the status as from waitpid, and the time on the clock of time.monotonic.

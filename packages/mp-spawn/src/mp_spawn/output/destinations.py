@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 from mp_spawn.calls.payload import InheritedFd
 
-__all__ = ["Captured", "Output", "Piped", "output_for", "write_to"]
-
 logger = logging.getLogger("mp_spawn")
 
 STREAMS = ("stdout", "stderr")

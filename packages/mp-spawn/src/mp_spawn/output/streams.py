@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["NO_STREAM", "Selection", "Streams", "is_selection"]
-
 _BITS = {"stdout": 1, "stderr": 2}
 _SELECTION = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 

@@ -8,8 +8,6 @@ from mp_spawn.calls.payload import InheritedFd
 from mp_spawn.output.destinations import STREAMS, Files, Pair, Prefix
 from mp_spawn.output.streams import Streams
 
-__all__ = ["Tee"]
-
 
 class Tee(Prefix):
     """

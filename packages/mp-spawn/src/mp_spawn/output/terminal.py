@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
-__all__ = ["Row", "progress", "show_table", "tell"]
-
 REDRAW_EVERY_S = 0.1
 BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
 RED = "\x1b[1;31m{}\x1b[0m"

@@ -19,8 +19,6 @@ from mp_spawn.calls.pickling import dumps
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind, Reporter
 
-__all__ = ["call", "leave_by", "reporting", "set_up", "set_up_and_call", "text_of", "without_us"]
-
 # The longest reason, in characters.
 LONGEST = 1000
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep

@@ -17,8 +17,6 @@ import time
 from mp_core.memory.mapped_buffers import memory_file
 from mp_spawn.calls.payload import InheritedFd, OwnedFd
 
-__all__ = ["DUMP", "Stacks", "write_stacks_to"]
-
 #: The signal that asks a rank for its stacks; 0 on systems without real-time signals.
 DUMP: int = int(getattr(signal, "SIGRTMAX", 3)) - 3
 # At most so much is read, in bytes.

@@ -35,8 +35,6 @@ from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Ended, group_was_s
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["LockedPopen", "PidFd", "has_pidfds", "has_socketpairs", "kill", "let_end", "readable", "reap"]
-
 POLL_EVERY_S = 0.02
 
 

@@ -37,8 +37,6 @@ from mp_spawn.ranks.child import leave_by, reporting, set_up, text_of, without_u
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind, Reporter
 
-__all__ = ["ProgramProcess", "become", "folder_of", "run_code", "run_executable", "run_module", "run_script"]
-
 # The bytes before the code in a compiled file.
 HEADER_OF_PYC = 16
 

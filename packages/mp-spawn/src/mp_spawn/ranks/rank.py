@@ -20,8 +20,6 @@ from mp_spawn.ranks.process_handle import PidFd
 from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
 from mp_spawn.ranks.signals import Deferral, Forwarding
 
-__all__ = ["Events", "Rank", "all_ended", "stacks_of", "unpickled"]
-
 logger = logging.getLogger("mp_spawn")
 
 # A death is seen when the kernel has closed the process's files, and by then its peers may have failed with broken

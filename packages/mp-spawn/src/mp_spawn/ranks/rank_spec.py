@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from mp_spawn.calls.payload import InheritedFd, Payload
 
-__all__ = ["RankSpec"]
-
 
 class RankSpec(NamedTuple):
     """

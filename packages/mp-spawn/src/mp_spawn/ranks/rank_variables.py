@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["INSIDE", "job_variables", "place_variables", "restart_variables"]
-
 #: Set for each rank: a command that a rank starts is no node of the job.
 INSIDE = "MP_SPAWN_INSIDE"
 RUN_ID = "TORCHELASTIC_RUN_ID"

@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 from mp_core.memory.mapped_buffers import memory_file
 from mp_spawn.calls.payload import InheritedFd, OwnedFd, open_path
 
-__all__ = ["FileInbox", "Inbox", "Kind", "Report", "ReportFile", "Reporter"]
-
 _HEADER = struct.Struct("!4sBdQQ")
 _MAGIC = b"mpsp"
 _CHUNK = 1 << 20

@@ -44,20 +44,6 @@ from typing import Any, Self
 
 from mp_core.system.weak_sets import members
 
-__all__ = [
-    "ENDING",
-    "FROM_OUTSIDE",
-    "INTERRUPTED",
-    "TERM_TO_KILL",
-    "Deferral",
-    "Ended",
-    "Forwarding",
-    "WakeUpPipe",
-    "blocked",
-    "group_was_sent",
-    "was_sent",
-]
-
 # Without those that an instruction of the process itself raises, and the one for its children.
 _OWN = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGCHLD", "SIGKILL", "SIGSTOP")
 FROM_OUTSIDE = frozenset(signal.valid_signals()) - {getattr(signal, name, None) for name in _OWN}

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["hook_folders"]
-
 
 def hook_folders() -> list[str]:
     """Return the folder of the hooks."""

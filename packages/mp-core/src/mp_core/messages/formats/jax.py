@@ -15,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["init_reductions", "rebuild"]
-
 
 def init_reductions() -> None:
     """Register the reducer. The class of arrays has no public name; making one would start JAX's backend."""

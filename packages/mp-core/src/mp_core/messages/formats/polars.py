@@ -15,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["init_reductions", "rebuild"]
-
 
 def init_reductions() -> None:
     """Register the reducers, unless the program has registered its own."""

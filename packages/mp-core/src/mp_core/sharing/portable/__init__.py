@@ -21,7 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_core._version import __version__
-from mp_core.sharing.portable.large_pickles import LARGE, PickleReader, PickleWriter, copy_large
+from mp_core.sharing.portable import large_pickles, no_tables, pipes, pools
+from mp_core.sharing.portable.large_pickles import *  # noqa: F403
 from mp_core.sharing.portable.messages import (
     SENT,
     by_value,
@@ -42,44 +43,9 @@ from mp_core.sharing.portable.messages import (
     share,
     shares_now,
 )
-from mp_core.sharing.portable.no_tables import (
-    ObjectTable,
-    ReducerTable,
-    message_exhausted,
-    out_of_band,
-    pack_arrow,
-    setup_reducer_table,
-    unpack_arrow,
-)
-from mp_core.sharing.portable.pipes import (
-    Channel,
-    channel_count,
-    channels_refused,
-    make_channel,
-    only_atoms,
-    open_channel,
-    plain_data,
-    plain_loads,
-    plain_pickle,
-    setup_channels,
-)
-from mp_core.sharing.portable.pools import (
-    LONGEST,
-    TaskRing,
-    TryLock,
-    is_of_atoms,
-    is_small,
-    make_task_ring,
-    open_block,
-    open_task_ring,
-    timeline_blocks,
-    timeline_close,
-    timeline_name,
-    timeline_now,
-    timeline_open,
-    timeline_write,
-    wait_any,
-)
+from mp_core.sharing.portable.no_tables import *  # noqa: F403
+from mp_core.sharing.portable.pipes import *  # noqa: F403
+from mp_core.sharing.portable.pools import *  # noqa: F403
 from mp_core.sharing.portable.references import (
     Buffer,
     allocate,
@@ -94,32 +60,24 @@ from mp_core.sharing.portable.references import listed as segments
 from mp_core.system import machine
 
 __all__ = [
-    "LARGE",
+    *large_pickles.__all__,
+    *no_tables.__all__,
+    *pipes.__all__,
+    *pools.__all__,
     "LEAST_BUFFER",
     "LIBSHM",
     "LINE_SIZE",
-    "LONGEST",
     "SENT",
     "STRATEGIES",
     "Buffer",
-    "Channel",
-    "ObjectTable",
-    "PickleReader",
-    "PickleWriter",
-    "ReducerTable",
-    "TaskRing",
-    "TryLock",
     "address_of",
     "allocate",
     "attach_by_descriptors",
     "attach_to",
     "by_value",
     "c_api",
-    "channel_count",
-    "channels_refused",
     "compiled_version",
     "copied_bytes",
-    "copy_large",
     "counters",
     "discard",
     "discard_unread",
@@ -129,29 +87,15 @@ __all__ = [
     "get_thread_name",
     "handle_alive",
     "in_message",
-    "is_of_atoms",
-    "is_small",
     "lasting_handle",
     "library_name",
     "load_out_of_band",
     "loads",
-    "make_channel",
-    "make_task_ring",
-    "message_exhausted",
-    "only_atoms",
-    "open_block",
-    "open_channel",
     "open_descriptors_for_child",
-    "open_task_ring",
-    "out_of_band",
     "own_session",
-    "pack_arrow",
     "peer",
     "pickled",
     "pickled_by_value",
-    "plain_data",
-    "plain_loads",
-    "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
     "recorders",
@@ -169,21 +113,11 @@ __all__ = [
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
-    "setup_channels",
     "setup_receiving",
-    "setup_reducer_table",
     "share",
     "shares_now",
     "strategy",
-    "timeline_blocks",
-    "timeline_close",
-    "timeline_name",
-    "timeline_now",
-    "timeline_open",
-    "timeline_write",
-    "unpack_arrow",
     "unread_messages",
-    "wait_any",
 ]
 
 LIBSHM = False

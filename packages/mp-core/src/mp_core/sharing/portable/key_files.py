@@ -24,8 +24,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["clean_up", "note", "remove", "rewrite"]
-
 #: Keys in a key file from which on those of unlinked segments are left out.
 MANY = 4096
 #: Seconds after which the key file of a dead process of another tree is removed; the tracker there has done the rest.

@@ -19,29 +19,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = [
-    "SENT",
-    "Message",
-    "by_value",
-    "discard_unread",
-    "in_message",
-    "lasting_handle",
-    "load_out_of_band",
-    "loads",
-    "pickled",
-    "pickled_by_value",
-    "rebuild_block",
-    "rebuild_copy",
-    "reduce_block",
-    "reduce_copy",
-    "sent",
-    "setup",
-    "setup_receiving",
-    "share",
-    "shares_now",
-    "tracked_copy",
-]
-
 
 class _Entry:
     """A message that is being pickled."""

@@ -19,8 +19,6 @@ from mp_core.sharing.portable import segment as segments
 from mp_core.sharing.portable.segment import KEPT, Segment
 from mp_core.system import settings
 
-__all__ = ["OwnSegments"]
-
 _SLAB = 1 << 16
 _MOST_CELLS = 256
 _LARGEST_CELL = 1 << 14

@@ -46,23 +46,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "HANDLE_SIZE",
-    "Buffer",
-    "allocate",
-    "count_copied",
-    "counters",
-    "discard",
-    "empty_cache",
-    "find",
-    "handle_alive",
-    "is_handle",
-    "listed",
-    "make_handle",
-    "read",
-    "receive",
-]
-
 #: Seconds for which a process that ends waits, under Windows, until its messages are received.
 EXIT_WAIT_S = 10.0
 

@@ -42,21 +42,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "KEPT",
-    "KEY_SIZE",
-    "LEAVING",
-    "PINNED",
-    "Byte",
-    "Segment",
-    "attach",
-    "create",
-    "identity",
-    "new_token",
-    "system",
-    "with_descriptors",
-]
-
 #: The rules of this system.
 system = machine.functions()
 _locks = system.Locks(settings.runtime_folder, system.pid_namespace)

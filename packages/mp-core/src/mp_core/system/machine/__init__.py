@@ -21,8 +21,6 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["functions", "has_libshm", "name", "python_version", "system"]
-
 
 def system() -> str:
     """Return the system's name as Python has it: ``"linux"``, ``"darwin"``, ``"win32"``."""

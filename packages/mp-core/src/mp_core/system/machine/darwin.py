@@ -1,36 +1,14 @@
 """macOS. Its C library is called through ctypes, so that no compiler is needed to install."""
 
+# mypy: disable-error-code="no-redef"
+
 from __future__ import annotations
 
 import ctypes
 import os
 from typing import Any
 
-from mp_core.system.machine.posix import (
-    Locks,
-    SpareDescriptors,
-    dies_with_last_handle,
-    is_alive,
-    mapping_of,
-    peer,
-    pid_namespace,
-    reserve,
-)
-
-__all__ = [
-    "NAME",
-    "Locks",
-    "SpareDescriptors",
-    "dies_with_last_handle",
-    "get_thread_name",
-    "is_alive",
-    "mapping_of",
-    "peer",
-    "pid_namespace",
-    "reserve",
-    "set_thread_name",
-    "whole_pages",
-]
+from mp_core.system.machine.posix import *  # noqa: F403 - its functions, unless they are defined below
 
 NAME = "macOS"
 _SIZE = 64  # MAXTHREADNAMESIZE

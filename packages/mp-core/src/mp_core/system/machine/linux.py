@@ -1,33 +1,12 @@
 """Linux without libshm, for tests and to try a program as it runs on macOS and Windows."""
 
+# mypy: disable-error-code="no-redef"
+
 from __future__ import annotations
 
 import os
 
-from mp_core.system.machine.posix import (
-    Locks,
-    SpareDescriptors,
-    dies_with_last_handle,
-    is_alive,
-    mapping_of,
-    peer,
-    whole_pages,
-)
-
-__all__ = [
-    "NAME",
-    "Locks",
-    "SpareDescriptors",
-    "dies_with_last_handle",
-    "get_thread_name",
-    "is_alive",
-    "mapping_of",
-    "peer",
-    "pid_namespace",
-    "reserve",
-    "set_thread_name",
-    "whole_pages",
-]
+from mp_core.system.machine.posix import *  # noqa: F403 - its functions, unless they are defined below
 
 NAME = "Linux"
 _OWN = "/proc/thread-self/comm"

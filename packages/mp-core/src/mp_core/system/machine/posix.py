@@ -14,23 +14,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-__all__ = [
-    "NAME",
-    "NO_SOCKET",
-    "UNRELATED",
-    "Locks",
-    "SpareDescriptors",
-    "dies_with_last_handle",
-    "get_thread_name",
-    "is_alive",
-    "mapping_of",
-    "peer",
-    "pid_namespace",
-    "reserve",
-    "set_thread_name",
-    "whole_pages",
-]
-
 NAME = sys.platform
 
 #: The family of a connection that is no socket, and the pid of a peer that may be any process.

@@ -9,21 +9,6 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-__all__ = [
-    "NAME",
-    "Locks",
-    "SpareDescriptors",
-    "dies_with_last_handle",
-    "get_thread_name",
-    "is_alive",
-    "mapping_of",
-    "peer",
-    "pid_namespace",
-    "reserve",
-    "set_thread_name",
-    "whole_pages",
-]
-
 NAME = "Windows"
 
 

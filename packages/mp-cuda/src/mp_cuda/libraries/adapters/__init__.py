@@ -10,8 +10,6 @@ from typing import Any, Protocol, cast
 
 from mp_cuda.arrays.array import DeviceArray
 
-__all__ = ["KINDS", "Adapter", "by_kind", "kind_of", "of", "registered", "taken_apart"]
-
 KINDS = {"cupy": "cupy", "numba": "numba.cuda.cudadrv.devicearray", "torch": "torch", "cuda.core": "cuda.core"}
 """The kinds, with the module that must have been imported for such arrays to exist."""
 

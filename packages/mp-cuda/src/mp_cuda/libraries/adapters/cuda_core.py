@@ -9,8 +9,6 @@ from mp_cuda.arrays.array import DeviceArray
 from mp_cuda.arrays.dtype import dtype_of
 from mp_cuda.errors import NotShareableError
 
-__all__ = ["rebuild", "types", "view"]
-
 
 def types() -> tuple[type, ...]:
     return (sys.modules["cuda.core"].Buffer,)

@@ -9,8 +9,6 @@ from mp_cuda.arrays.array import DeviceArray
 from mp_cuda.arrays.layout import byte_range
 from mp_cuda.arrays.protocols import by_interface
 
-__all__ = ["rebuild", "types", "view"]
-
 
 def types() -> tuple[type, ...]:
     return (sys.modules["cupy"].ndarray,)

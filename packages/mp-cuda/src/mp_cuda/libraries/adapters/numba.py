@@ -8,8 +8,6 @@ from typing import Any
 from mp_cuda.arrays.array import DeviceArray
 from mp_cuda.arrays.protocols import by_interface
 
-__all__ = ["rebuild", "types", "view"]
-
 
 def types() -> tuple[type, ...]:
     return (sys.modules["numba.cuda.cudadrv.devicearray"].DeviceNDArray,)

@@ -27,8 +27,6 @@ from mp_cuda.arrays.protocols import by_dlpack
 from mp_cuda.driver.stream import LEGACY
 from mp_cuda.errors import NotShareableError
 
-__all__ = ["default_reducer", "handles", "in_use", "owner_type", "rebuild", "taken_apart", "types", "view"]
-
 _BYTE = dtype_of("|u1")
 _names: dict[Any, str] = {}
 # What torch.cuda.current_stream() asks, without an object for the stream.
