@@ -86,7 +86,7 @@ COMMAND = """
     def press():
         calls.append(0)
         if len(calls) == 2:
-            while not os.path.exists("ready-3" if sys.argv[1] == "late" else "ready-0"):
+            while not all(os.path.exists(f"ready-{rank}") for rank in range(4 if sys.argv[1] == "late" else 1)):
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
 
