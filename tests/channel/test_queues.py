@@ -353,3 +353,20 @@ def test_a_get_that_waits_for_processes_that_have_all_ended_warns(tmp_path: Path
     assert (done.returncode, done.stdout) == (0, "1.5\n0\nfrom a handler\n"), done.stderr
     first, _ = done.stderr.splitlines()
     assert re.match(r"\S+program.py:20: RuntimeWarning: get\(\) waits for ever: no other process has", first)
+
+
+def test_no_get_warns_whose_message_came_before_its_senders_ended(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    from mp_core.channels import channel_list, channel_queues
+
+    queue = mp.Queue()
+
+    def nobody_else_has_it(*args: object) -> bool:
+        queue.put("the last")  # as of a process that has ended by the time of the look
+        return True
+
+    monkeypatch.setattr(channel_list, "is_only_here", nobody_else_has_it)
+    monkeypatch.setattr(channel_queues, "_LONG_WAIT_S", 0.01)
+    assert queue.get() == "the last"
+    assert list(recwarn) == []

@@ -295,7 +295,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         is_only_here = imports.load("mp_core.channels.channel_list").is_only_here(parts[1])
         now = time.monotonic()
         self._look_again = now + 100 * (now - began)  # it takes at most a hundredth of a processor
-        if is_only_here:
+        if is_only_here and not self.qsize():  # the last message may have come before the look
             warn_user(
                 f"abandoned queue {id(self)}",
                 "get() waits for ever: no other process has this queue open, so all that could put have ended. Let "
