@@ -60,11 +60,12 @@ class NodePool:
         with suppress(MemoryError, OSError):
             # It starts the session's manager, which removes the session's folder if this rank is killed.
             self._first_block = allocate(1, zeroed=False)
-        begins = settings.initializer is not None
-        initializer = (worker.begin if begins else None), ((settings.initializer,) if begins else ())
+        initargs = () if settings.initializer is None else (settings.initializer,)
         limits = settings.maxtasksperchild, settings.max_memory_per_child
         self._options = TaskOptions(timeout=settings.timeout)
-        self._scheduler = Scheduler(_new_worker, settings.processes, WorkerSettings(*initializer, *limits))
+        self._scheduler = Scheduler(
+            _new_worker, settings.processes, WorkerSettings(worker.begin if initargs else None, initargs, *limits)
+        )
         self._scheduler.watches = self._options.is_watched
         self._outgoing = Outgoing(self._scheduler.is_ready)
         # So that `_abort` is called when the pool ends by itself.
