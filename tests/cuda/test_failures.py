@@ -18,7 +18,7 @@ from support.waiting import until
 
 import mp_cuda
 from mp_cuda.driver import finalizer_queue
-from mp_cuda.driver.functions import live_exports
+from mp_cuda.driver.functions import live_exports, set_hooks
 from mp_cuda.sharing import ipc_events
 
 # Seconds for a second thread to enter code that only one may be in.
@@ -85,6 +85,37 @@ def test_memory_that_the_driver_fails_to_close_stays_referenced_until_it_is_clos
     assert not mp_cuda.wait_released(0.3)
     mortal.call(p.fail, "", 0)  # it tries again
     assert mp_cuda.wait_released(p.WAIT_S)
+
+
+@pytest.mark.needs_stub
+def test_memory_that_stays_open_is_tried_again_if_the_thread_looked_meanwhile(mortal: p.Peer) -> None:
+    mortal.call(p.keep, "a", mp_cuda.from_host(b"stuck"))
+    mortal.call(refuse_to_close_while_the_thread_looks)
+    mortal.call(p.drop, "a")
+    mortal.call(p.fail, "", 0)
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def refuse_to_close_while_the_thread_looks() -> None:
+    look = finalizer_queue._looked
+    begun, refused, looked = threading.Event(), threading.Event(), threading.Event()
+
+    def looked_late() -> bool:
+        begun.set()
+        refused.wait(p.WAIT_S)
+        try:
+            return look()
+        finally:
+            looked.set()
+
+    def told(code: int) -> None:
+        refused.set()
+        assert looked.wait(p.WAIT_S)
+
+    set_hooks(stays_open=told)
+    finalizer_queue._looked = looked_late
+    assert begun.wait(p.WAIT_S)
+    p.fail("cuIpcCloseMemHandle", 1, 1 << 30)
 
 
 @pytest.mark.needs_stub

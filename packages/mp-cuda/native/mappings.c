@@ -339,9 +339,11 @@ static void close_these(mp_mapping **all, size_t n)
             all[i]->is_refused = 1;
             Py_XDECREF(PyObject_CallFunction(mp_hook.stays_open, "i", (int)codes[i]));
         }
-        if (codes[i] != 0 && put_in(all[i]) == 0)
+        if (codes[i] != 0 && put_in(all[i]) == 0) {
             begin_lingering(all[i], all[i]->leases);
-        else if (codes[i] != 0)
+            /* The thread may have looked while nothing was open. */
+            mp_leave_to(mp_hook.wake_watch, NULL);
+        } else if (codes[i] != 0)
             Py_INCREF((PyObject *)all[i]); /* without memory it stays for ever */
         PyErr_Clear();
         Py_DECREF(all[i]); /* and with it its leases */
