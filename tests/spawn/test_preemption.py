@@ -37,7 +37,8 @@ SAVES = """
     signal.signal(signal.SIGTERM, save)
     signal.signal(signal.SIGINT, save)
     note("ready")
-    while sys.argv[2:] != ["fails"] or RANK == "0":
+    other_is_ready = f"{sys.argv[1]}/0"
+    while sys.argv[2:] != ["fails"] or RANK == "0" or not os.path.exists(other_is_ready):
         time.sleep(0.01)
     os._exit(9)
 """
