@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from multiprocessing import spawn
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
+from mp_core.children import child_descriptors
+from mp_core.sharing import backend
 
 WITHIN = 60
 
@@ -53,6 +56,35 @@ def test_a_process_that_is_killed_while_it_starts_leaves_no_argument_in_flight(
         process.join(WITHIN)
         assert process.exitcode in (-signal.SIGKILL, 255)  # a fork server does not always know
         assert nothing_is_in_flight()
+
+
+def test_a_reader_that_is_killed_between_two_parts_leaves_no_argument_in_flight(strategy: str, shared: Any) -> None:
+    parts = [*range(400_000)]  # more than the ring takes at once: the reader has begun when it is sent
+    for scenes in until_killed_in_the_middle(5, [shared[0], np.ones(50_000), parts]):
+        assert nothing_is_in_flight(), scenes
+
+
+def until_killed_in_the_middle(times: int, arguments: list[Any]) -> Any:
+    """
+    Kill readers, until so many have died between two parts of the arguments; yield after each reader.
+    """
+    scenes = 0
+    while scenes < times:
+        message = backend.pickled(ForkingPickler.dumps, arguments)
+        handles = message.handles
+        reader, writer = mp.Pipe(False)
+        pid = os.fork()
+        if pid == 0:
+            writer.close()
+            reader.recv()
+            os._exit(0)
+        reader.close()
+        writer._send_unless(message, [])
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        scenes += writer._has_rest()
+        assert child_descriptors.is_done((writer, handles), True)
+        yield scenes
 
 
 def kill_soon(process: Any, delay: float) -> None:

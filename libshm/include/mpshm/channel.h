@@ -126,6 +126,9 @@ int mpshm_channel_send_reserved(mpshm_channel *end, int fd, const void *data, ui
 int mpshm_channel_wait_for_place(mpshm_channel *end, int fd, int64_t timeout_ns,
                                  const mpshm_waiter *waiter);
 int64_t mpshm_channel_messages(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+/* 1 while the oldest bytes in the ring are the rest of a message that a reader has begun to take, or that
+ * a reader was killed in the middle of. */
+int mpshm_channel_has_rest(mpshm_channel *end);
 
 /* Tasks: each message of a queue is one until task_done, -EINVAL when there is none. join: wait
  * until there is none; -EAGAIN at the deadline. */

@@ -231,6 +231,14 @@ int64_t mpshm_channel_messages(mpshm_channel *end, int fd, const mpshm_waiter *w
     return (int64_t)count;
 }
 
+int mpshm_channel_has_rest(mpshm_channel *end)
+{
+    struct mpshm__record record;
+
+    return end->out.ring != NULL && mpshm__ring_peek(&end->out, &record) > 0 &&
+           record.kind == MPSHM__MORE;
+}
+
 static int has_moved(void *of, uint64_t head)
 {
     return atomic_load_explicit(&((struct mpshm__ring *)of)->head, memory_order_seq_cst) != head;

@@ -323,6 +323,7 @@ static PyMethodDef methods[] = {
     {"_wait_for_place", (PyCFunction)(void (*)(void))mp_queue_wait_for_place, METH_FASTCALL,
      "Wait until the queue is not full."},
     {"_messages", mp_queue_messages, METH_NOARGS, "How many messages the queue has."},
+    {"_has_rest", mp_channel_has_rest, METH_NOARGS, "Whether a part of a message was taken."},
     {"_task_done", mp_queue_task_done, METH_NOARGS, "Whether there was a task to finish."},
     {"_join", mp_queue_join, METH_NOARGS, "Wait until all tasks are done."},
     {"_acquire", (PyCFunction)(void (*)(void))mp_queue_acquire, METH_FASTCALL,

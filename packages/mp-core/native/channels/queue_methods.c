@@ -127,6 +127,19 @@ PyObject *mp_queue_messages(PyObject *op, PyObject *unused)
     return PyLong_FromLongLong(count);
 }
 
+/* _has_rest() -> whether a reader has taken a part of the oldest message */
+PyObject *mp_channel_has_rest(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+    (void)unused;
+
+    if (enter_to_count(self) < 0)
+        return NULL;
+    int has = mpshm_channel_has_rest(self->end);
+    mp_channel_leave(self);
+    return PyBool_FromLong(has);
+}
+
 /* _task_done() -> False when all tasks were done before */
 PyObject *mp_queue_task_done(PyObject *op, PyObject *unused)
 {

@@ -17,6 +17,8 @@ it receives them, would leave for good. So they travel in the ring of a pipe, of
 
     the start fails                      the parent closes the last reading end, which frees what nobody has read
     the child dies before it has read    the parent sees its end, and closes the writing end, which does the same
+    the child dies while it reads        a part is left in the ring: the parent discards the handles, of which nobody
+                                         has a note before the last part was read
     the child dies after it has read     the reaper frees what it has not received (libshm's handle_log.c)
 
 The parent keeps the writing end until it sees that the ring is empty or that the child has ended. The start waits for a
@@ -48,6 +50,8 @@ FORKSERVER_TAKES = 253 - 4
 
 Duplicates = tuple["Any", "Any"]
 Mark = tuple["Any", int, "Any", "Any"]
+# The writing end, and the handles of a message that goes through the ring in parts.
+Arguments = tuple["Any", Sequence[bytes]]
 
 
 class _Start(threading.local):
@@ -178,12 +182,28 @@ def _hand_over(popen: Any) -> None:
         if _start.message is not None:
             _start.message.leave()
         return
-    reader, popen.arguments = _start.arguments
+    reader, writer = _start.arguments
+    popen.arguments = writer, ()
     reader.close()
     _start.arguments = None
     if _start.message is not None:
+        handles = _start.message.handles
         with contextlib.suppress(BrokenPipeError):  # it has ended
-            popen.arguments._send_unless(_start.message, [])
+            writer._send_unless(_start.message, [])
+            popen.arguments = writer, handles
+
+
+def is_done(arguments: Arguments, has_ended: bool) -> bool:
+    """Return whether the child has received its *arguments* or will not; they are freed then."""
+    writer, handles = arguments
+    count, has_rest = writer._messages(), writer._has_rest()  # in this order: it may read them now
+    if not has_ended and (count or has_rest):
+        return False
+    writer.close()
+    if has_rest:
+        for handle in handles:
+            backend.discard(handle)
+    return True
 
 
 def _close_arguments() -> None:

@@ -355,9 +355,11 @@ def _watching(kind: Any) -> type:
 
             def poll(self, flag: int = os.WNOHANG) -> int | None:
                 code: int | None = super().poll(flag)
-                if self.arguments is not None and (code is not None or not self.arguments._messages()):
-                    self.arguments.close()  # see Note [Arguments with memory] in child_descriptors.py
-                    self.arguments = None
+                if self.arguments is not None:
+                    from mp_core.children import child_descriptors
+
+                    if child_descriptors.is_done(self.arguments, code is not None):
+                        self.arguments = None
                 if code == -_SIGNAL:
                     self.returncode = code = 1
                     self.missing_guard = True
