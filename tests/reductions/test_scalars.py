@@ -60,7 +60,13 @@ def test_it_needs_no_pickler(kind: str) -> None:
     assert type(first) is type(sent)
 
 
-@pytest.mark.parametrize("sent", [np.float32("nan"), np.float16("nan"), np.uint64(2**63), np.complex64(1j)])
+def test_a_number_of_64_bits_without_a_sign_needs_no_pickler() -> None:
+    sent = np.uint64(2**63)
+    got = in_c(backend.plain_data(sent))
+    assert type(got) is np.uint64 and got == sent
+
+
+@pytest.mark.parametrize("sent", [np.float32("nan"), np.float16("nan"), np.complex64(1j)])
 def test_a_number_that_python_has_no_equal_for_is_left_to_the_pickler(sent: Any) -> None:
     assert backend.plain_data(sent) is None
     got = ForkingPickler.loads(ForkingPickler.dumps(sent))

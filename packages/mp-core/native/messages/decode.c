@@ -165,19 +165,45 @@ static int close_marked_tuple(machine *m)
     return close_tuple(m, m->stack.count - first);
 }
 
-/* Put the objects after the last mark into the list, dict or set before it. */
-static int close_container(machine *m, unsigned char opcode)
+/* Give the object what came after the last mark, as an unpickler does: by extend(), or item by item. */
+static int give(PyObject *into, PyObject **items, size_t n, int are_pairs)
+{
+    int rc = 0;
+
+    for (size_t i = 0; are_pairs && rc == 0 && i < n; i += 2)
+        rc = PyObject_SetItem(into, items[i], items[i + 1]);
+    if (are_pairs)
+        return rc;
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0; list != NULL && i < n; i++)
+        PyList_SetItem(list, (Py_ssize_t)i, Py_NewRef(items[i]));
+    PyObject *none = list ? PyObject_CallMethod(into, "extend", "(O)", list) : NULL;
+    Py_XDECREF(list);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
+/* Put the objects after the last mark into the list, dict or set before it, or the object that has been
+ * made by a call. */
+static int close_container(machine *m, mp_reader *from, unsigned char opcode)
 {
     row *stack = &m->stack;
     size_t first = m->mark_count == 0 ? 0 : m->marks[--m->mark_count], n = stack->count - first;
     PyObject *into = first <= last_mark(m) ? NULL : stack->items[first - 1];
     int rc = 0, is_dict = opcode == 'u', is_list = opcode == 'e';
+    int is_exact = into != NULL && (is_dict   ? PyDict_CheckExact(into)
+                                    : is_list ? PyList_CheckExact(into)
+                                              : Py_TYPE(into) == &PySet_Type);
 
-    if (into == NULL || (is_dict   ? !PyDict_CheckExact(into) || n % 2 != 0
-                         : is_list ? !PyList_CheckExact(into)
-                                   : Py_TYPE(into) != &PySet_Type))
+    if (into == NULL || (is_dict && n % 2 != 0) ||
+        (!is_exact && (!m->has_names || !(is_dict || is_list))))
         return -1;
-    for (size_t i = first; rc == 0 && i < stack->count; i += is_dict ? 2 : 1)
+    if (!is_exact) {
+        rc = give(into, stack->items + first, n, is_dict);
+        if (rc < 0)
+            from->received = 1;
+    }
+    for (size_t i = first; is_exact && rc == 0 && i < stack->count; i += is_dict ? 2 : 1)
         rc = is_dict   ? PyDict_SetItem(into, stack->items[i], stack->items[i + 1])
              : is_list ? PyList_Append(into, stack->items[i])
                        : PySet_Add(into, stack->items[i]);
@@ -261,13 +287,40 @@ PyObject *mp_memo_take(mp_reader *from)
     return number < memo->count ? memo->items[number] : NULL;
 }
 
+/* LONG1 of two words or more. */
+static PyObject *take_long(mp_reader *from)
+{
+    enum { WORD = 8 };
+    const unsigned char *head = mp_take(from, 2), *at = head ? mp_take(from, head[1]) : NULL;
+    size_t n = at == NULL || head[1] % WORD != 0 ? 0 : head[1] / WORD;
+    PyObject *shift = n > 0 ? PyLong_FromLong(8 * WORD) : NULL, *value = NULL;
+
+    for (size_t i = n; shift != NULL && i-- > 0;) {
+        uint64_t word = mp_little_endian(at + WORD * i, WORD);
+        if (i == n - 1) {
+            value = PyLong_FromLongLong((int64_t)word);
+            continue;
+        }
+        PyObject *high = value ? PyNumber_Lshift(value, shift) : NULL;
+        PyObject *low = PyLong_FromUnsignedLongLong(word);
+        Py_XDECREF(value);
+        value = high && low ? PyNumber_Or(high, low) : NULL;
+        Py_XDECREF(high);
+        Py_XDECREF(low);
+    }
+    Py_XDECREF(shift);
+    return value;
+}
+
 /* A number, or the object of a codec, whose pickle begins like a text. */
 static PyObject *read_object(mp_reader *from)
 {
     int64_t value;
 
     if (*from->at != 0x8c)
-        return mp_take_number(from, &value) ? PyLong_FromLongLong(value) : NULL;
+        return mp_take_number(from, &value) ? PyLong_FromLongLong(value)
+               : *from->at == 0x8a          ? take_long(from)
+                                            : NULL;
     PyObject *object = mp_read_by_codec(from);
     return object != NULL || PyErr_Occurred() ? object : mp_read_large(from);
 }
@@ -323,7 +376,7 @@ static int step(machine *m, mp_reader *from)
     case 'e':
     case 'u':
     case 0x90:
-        return close_container(m, opcode);
+        return close_container(m, from, opcode);
     case 0x91:
         return close_frozenset(m);
     case 0x94:

@@ -4,7 +4,7 @@
  *   atoms (numbers, text, None, ...)               written here
  *   functions, classes                             their names are written by names.c
  *   plain objects                                  class and __dict__, see objects.c
- *   times, decimals, paths, enums, named tuples    what their reduction calls, see objects.c
+ *   times, enums, named tuples, deques, slots ...  what their reduction calls, see objects.c
  *   objects that a number or text makes            a call of their class, as of NumPy's scalars
  *   tuples, lists and dicts of them                written here, also if one occurs twice
  *   sets of atoms, and of tuples of them           likewise
@@ -83,13 +83,38 @@ static int put_opcode(mp_writer *to, char opcode)
     return put(to, &opcode, 1);
 }
 
+/* LONG1 of as many times eight bytes as it takes. */
+static int put_long(mp_writer *to, PyObject *object)
+{
+    enum { WORD = 8, MOST = 31 * WORD };
+    PyObject *rest = Py_NewRef(object), *shift = PyLong_FromLong(8 * WORD);
+    char data[2 + MOST + WORD] = "\x8a", *at = data + 2;
+    int overflow = 1;
+
+    while (overflow != 0 && shift != NULL && at < data + 2 + MOST) {
+        long long last = PyLong_AsLongLongAndOverflow(rest, &overflow);
+        uint64_t word = overflow ? PyLong_AsUnsignedLongLongMask(rest) : (uint64_t)last;
+        at = mp_put_little_endian(at, word, WORD);
+        PyObject *next = overflow ? PyNumber_Rshift(rest, shift) : Py_NewRef(rest);
+        Py_DECREF(rest);
+        rest = next;
+        if (rest == NULL)
+            break;
+    }
+    Py_XDECREF(rest);
+    Py_XDECREF(shift);
+    data[1] = (char)(at - data - 2);
+    return PyErr_Occurred() ? -1 : overflow ? 0 : put(to, data, (size_t)(at - data));
+}
+
 static int put_int(mp_writer *to, PyObject *object)
 {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
     char data[MP_NUMBER];
 
-    return overflow ? 0 : put(to, data, (size_t)(mp_put_number(data, value) - data));
+    return overflow ? put_long(to, object)
+                    : put(to, data, (size_t)(mp_put_number(data, value) - data));
 }
 
 /* BINFLOAT: eight bytes, the highest first. */
@@ -406,24 +431,56 @@ static int look_at_plain(mp_survey *s, PyObject *object, uint32_t at, int depth)
     return rc;
 }
 
-/* class or function, arguments, REDUCE or NEWOBJ */
+/* MARK, items, APPENDS; or MARK, keys and values, SETITEMS */
+static int look_at_given(mp_survey *s, PyObject *list, int are_pairs, int depth)
+{
+    Py_ssize_t n = list == NULL ? 0 : PyList_Size(list);
+    int rc = n > 0 ? put_opcode(&s->plan.bytes, '(') : 1;
+
+    for (Py_ssize_t i = 0; rc == 1 && i < n; i++) {
+        PyObject *item = PyList_GetItem(list, i);
+        if (are_pairs) {
+            rc = PyTuple_CheckExact(item) && PyTuple_Size(item) == 2
+                     ? look_at_key(s, PyTuple_GetItem(item, 0))
+                     : 0;
+            item = rc == 1 ? PyTuple_GetItem(item, 1) : NULL;
+        }
+        if (rc == 1)
+            rc = look_at(s, item, depth);
+    }
+    return rc == 1 && n > 0 ? put_opcode(&s->plan.bytes, are_pairs ? 'u' : 'e') : rc;
+}
+
+/* class or function, arguments, REDUCE or NEWOBJ, MEMOIZE; what the object gets; state, BUILD */
 static int look_at_reduced(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
-    int makes_new = 0;
-    PyObject *reduction = mp_reduction_of(object, &makes_new);
+    mp_reduction made;
+    int rc = mp_reduce(object, &made);
 
-    if (reduction == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    s->reduced = Py_TYPE(object);
-    s->free_objects += FOR_EACH_ENTRY;
-    PyObject *function = PyTuple_GetItem(reduction, 0);
-    int rc = mp_has_name(function) || PyType_Check(function) ? look_at_known_name(s, function) : 0;
+    if (rc == 1) {
+        s->reduced = Py_TYPE(object);
+        s->free_objects += FOR_EACH_ENTRY;
+        rc = mp_has_name(made.function) || PyType_Check(made.function)
+                 ? look_at_known_name(s, made.function)
+                 : 0;
+    }
     if (rc == 1)
-        rc = look_at(s, PyTuple_GetItem(reduction, 1), depth);
+        rc = look_at(s, made.args, depth);
     if (rc == 1)
-        rc = put_opcode(&s->plan.bytes, makes_new ? '\x81' : 'R');
-    Py_DECREF(reduction);
-    return rc == 1 ? memoize(s, at) : rc;
+        rc = put_opcode(&s->plan.bytes, made.makes_new ? '\x81' : 'R');
+    if (rc == 1)
+        rc = memoize(s, at);
+    if (rc == 1)
+        rc = look_at_given(s, made.items, 0, depth - 1);
+    if (rc == 1)
+        rc = look_at_given(s, made.pairs, 1, depth - 1);
+    if (rc == 1 && made.state != NULL) {
+        rc = look_at(s, made.state, depth);
+        if (rc == 1)
+            rc = put_opcode(&s->plan.bytes, 'b');
+    }
+    mp_end_reduction(&made);
+    return rc;
 }
 
 /* An object that is no container, text, or object of a codec. */

@@ -2,6 +2,7 @@
  *
  *   plain     class, by its name | EMPTY_TUPLE NEWOBJ MEMOIZE | its __dict__ | BUILD
  *   reduced   class or function, by its name | arguments | REDUCE or NEWOBJ | MEMOIZE
+ *             | items, APPENDS | keys and values, SETITEMS | state, BUILD
  *
  * An object is plain if a pickler would write it so: its class has no reducer (reducers.py has found
  * none), defines nothing that pickle asks for, and has no memory of its own, as those of C do. The
@@ -9,7 +10,8 @@
  * change at any time, in each message.
  *
  * An object is reduced if the function that a pickler calls for it is of the standard library, and
- * runs no code of the program: times, decimals, paths, members of an Enum, named tuples. */
+ * runs no code of the program: times, decimals, paths, members of an Enum, named tuples, deques and
+ * dicts of `collections`, partial functions, methods, the language's own exceptions, objects with slots. */
 #include "messages/messages.h"
 #include "messages/objects.h"
 
@@ -17,7 +19,7 @@ enum { ASKED = 8, ASKED_TO_LOAD = 3, DECIDING = 5 }; /* the first of those asked
 
 /* What pickle asks a class or object for; and what an unpickler does, see mp_set_state. */
 static PyObject *asked[ASKED], *asked_to_load[ASKED_TO_LOAD], *setstate;
-static PyObject *mro_name, *dict_name, *is_plain_name, *make_new, *slot_names;
+static PyObject *mro_name, *dict_name, *way_name, *make_new, *slot_names;
 /* Where a function is from; the functions of object. */
 static PyObject *class_of_name, *module_name, *of_object[DECIDING];
 
@@ -32,7 +34,7 @@ int mp_setup_objects(PyObject *module)
         if (mp_intern(&asked[i], texts[i]) < 0)
             return -1;
     if (mp_intern(&setstate, "__setstate__") < 0 || mp_intern(&dict_name, "__dict__") < 0 ||
-        mp_intern(&is_plain_name, "is_plain") < 0 || mp_intern(&mro_name, "__mro__") < 0)
+        mp_intern(&way_name, "way") < 0 || mp_intern(&mro_name, "__mro__") < 0)
         return -1;
     if (mp_intern(&class_of_name, "__objclass__") < 0 || mp_intern(&module_name, "__module__") < 0)
         return -1;
@@ -100,12 +102,34 @@ static int is_none(PyObject *tuple, Py_ssize_t i)
     return i >= PyTuple_Size(tuple) || PyTuple_GetItem(tuple, i) == Py_None;
 }
 
+/* The reducer of the class that the standard library has registered for methods and partial functions, of
+ * which it makes a call; NULL for another one, and perhaps with an exception. */
+static PyObject *reducer_of_call(PyTypeObject *kind)
+{
+    static const char *const names[] = {"_reduce_partial", "_reduce_method",
+                                        "_reduce_method_descriptor"};
+    enum { COUNT = sizeof(names) / sizeof(*names) };
+    static PyObject *known[COUNT];
+    PyObject *reducer = mp_reducer_of(kind, mp_forking_pickler);
+
+    for (int i = 0; reducer != NULL && i < COUNT; i++) {
+        if (known[i] == NULL &&
+            (known[i] = mp_imported("multiprocessing.reduction", names[i])) == NULL)
+            return NULL;
+        if (reducer == known[i])
+            return reducer;
+    }
+    return NULL;
+}
+
 /* The reduction, if it is a tuple of a function, its arguments and more; NULL, without an exception if
  * a pickler has to say what is wrong. */
 static PyObject *reduction_of(PyObject *object)
 {
-    PyObject *reduction =
-        import_copyreg() < 0 ? NULL : PyObject_CallMethod(object, "__reduce_ex__", "i", 4);
+    PyObject *reducer = import_copyreg() < 0 ? NULL : reducer_of_call(Py_TYPE(object));
+    PyObject *reduction = reducer != NULL    ? PyObject_CallFunctionObjArgs(reducer, object, NULL)
+                          : PyErr_Occurred() ? NULL
+                                             : PyObject_CallMethod(object, "__reduce_ex__", "i", 4);
 
     if (reduction == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
         PyErr_Clear();
@@ -115,36 +139,44 @@ static PyObject *reduction_of(PyObject *object)
     return reduction;
 }
 
-/* 1 if its reduction is (copyreg.__newobj__, (class,), its dict or None). */
-static int is_reduced_plainly(PyObject *object)
+/* How an object is written that has all from `object`: its reduction is (copyreg.__newobj__, (class,),
+ * its dict, or a pair of that and its slots, or None). */
+static int way_by_reduction(PyObject *object)
 {
     PyObject *reduction = reduction_of(object);
-    int is = 0;
+    int way = MP_BY_PICKLER;
 
     if (reduction != NULL) {
         PyObject *args = PyTuple_GetItem(reduction, 1);
-        is = PyTuple_GetItem(reduction, 0) == make_new && PyTuple_Size(args) == 1 &&
-             PyTuple_GetItem(args, 0) == (PyObject *)Py_TYPE(object) && is_none(reduction, 3) &&
-             is_none(reduction, 4) &&
-             (is_none(reduction, 2) || PyDict_CheckExact(PyTuple_GetItem(reduction, 2)));
+        int is = PyTuple_GetItem(reduction, 0) == make_new && PyTuple_Size(args) == 1 &&
+                 PyTuple_GetItem(args, 0) == (PyObject *)Py_TYPE(object) && is_none(reduction, 3) &&
+                 is_none(reduction, 4);
+        int slots = is ? has_slots(Py_TYPE(object)) : 0;
+        if (slots == 1)
+            way = MP_REDUCED;
+        else if (is && (is_none(reduction, 2) || PyDict_CheckExact(PyTuple_GetItem(reduction, 2))))
+            way = MP_PLAIN;
     }
     Py_XDECREF(reduction);
-    if (is)
-        is = !has_slots(Py_TYPE(object));
-    return PyErr_Occurred() ? -1 : is;
+    return PyErr_Occurred() ? -1 : way;
 }
 
 /* The same, once for each class: `known` keeps the answer. */
-static int is_known_as_plain(PyObject *known, PyObject *object)
+static int known_way(PyObject *known, PyObject *object)
 {
-    PyObject *answer = PyObject_GetAttr(known, is_plain_name);
-    int is = answer == NULL ? -1 : answer == Py_True;
+    PyObject *answer = PyObject_GetAttr(known, way_name);
+    int way = answer == NULL      ? -1
+              : answer == Py_None ? way_by_reduction(object)
+                                  : (int)PyLong_AsLong(answer);
 
-    if (answer == Py_None && (is = is_reduced_plainly(object)) >= 0 &&
-        PyObject_SetAttr(known, is_plain_name, is ? Py_True : Py_False) < 0)
-        is = -1;
+    if (answer == Py_None && way >= 0) {
+        PyObject *number = PyLong_FromLong(way);
+        if (number == NULL || PyObject_SetAttr(known, way_name, number) < 0)
+            way = -1;
+        Py_XDECREF(number);
+    }
     Py_XDECREF(answer);
-    return is;
+    return way;
 }
 
 PyObject *mp_state_of(PyObject *object)
@@ -187,20 +219,34 @@ static int is_one(PyObject *module, const char *const *names)
 }
 
 /* The function that decides what a pickle of an object of that class has: the first of what it may
- * define, as far as that is not object's own. NULL, perhaps with an exception. */
+ * define, as far as that is not object's own. NULL, perhaps with an exception; also if a second one takes
+ * part. */
 static PyObject *deciding(PyObject *kind)
 {
+    enum { OF_STATE = 2 };
+    PyObject *first = NULL;
+
     for (int i = 0; i < DECIDING; i++) {
         PyObject *found = PyObject_GetAttr(kind, asked[i]);
         if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
             PyErr_Clear();
-        if (PyErr_Occurred())
-            return NULL;
-        if (found != of_object[i])
-            return found;
-        Py_XDECREF(found);
+        if (found == NULL && PyErr_Occurred()) {
+            Py_CLEAR(first);
+            break;
+        }
+        if (found == of_object[i]) {
+            Py_XDECREF(found);
+        } else if (first != NULL) {
+            Py_XDECREF(found);
+            Py_CLEAR(first);
+            break;
+        } else {
+            first = found;
+            if (i != OF_STATE)
+                break;
+        }
     }
-    return NULL;
+    return first;
 }
 
 /* 1 if that function is the standard library's and runs no code of the program. */
@@ -208,14 +254,19 @@ static int is_reduced_by_library(PyObject *kind)
 {
     /* Of the classes of these modules, and of all classes that inherit from those. */
     static const char *const own[] = {"datetime", "decimal",        "_decimal",  "_pydecimal",
-                                      "pathlib",  "pathlib._local", "fractions", NULL},
-                             *const inherited[] = {"enum", "collections", NULL};
+                                      "pathlib",  "pathlib._local", "fractions", "ipaddress",
+                                      "operator", "types",          "uuid",      NULL},
+                             *const inherited[] = {"enum", "collections", "dataclasses", NULL},
+                             *const language[] = {"builtins", NULL};
     PyObject *function = deciding(kind);
 
     if (function == NULL)
         return PyErr_Occurred() ? -1 : 0;
     PyObject *module = module_of(function), *home = module_of(kind);
-    int is = is_one(module, inherited) || (is_one(module, own) && is_one(home, own));
+    int is = is_one(module, inherited) || (is_one(module, own) && is_one(home, own)) ||
+             ((PyExceptionClass_Check(kind) || kind == (PyObject *)&PySlice_Type ||
+               kind == (PyObject *)&PyRange_Type) &&
+              is_one(module, language) && is_one(home, language));
     Py_XDECREF(home);
     Py_XDECREF(module);
     Py_DECREF(function);
@@ -227,6 +278,8 @@ int mp_way_of(PyObject *object)
     PyTypeObject *kind = Py_TYPE(object);
     PyObject *known = mp_without_reducer((PyObject *)kind);
 
+    if (known == NULL && !PyErr_Occurred() && reducer_of_call(kind) != NULL)
+        return MP_REDUCED;
     if (known == NULL)
         return PyErr_Occurred() ? -1 : MP_BY_PICKLER;
     int has = mp_has_reducer(kind), way = MP_BY_PICKLER;
@@ -236,31 +289,62 @@ int mp_way_of(PyObject *object)
     if (has < 0 || defines < 0)
         way = -1;
     else if (has == 0 && defines == 0)
-        way = is_known_as_plain(known, object) == 1 ? MP_PLAIN : MP_BY_PICKLER;
+        way = known_way(known, object);
     else if (has == 0)
         way = is_reduced_by_library((PyObject *)kind) == 1 ? MP_REDUCED : MP_BY_PICKLER;
     Py_DECREF(known);
     return PyErr_Occurred() ? -1 : way;
 }
 
-PyObject *mp_reduction_of(PyObject *object, int *makes_new)
+/* The list of what an iterator of the reduction gives, or NULL if there is none. Only for classes of
+ * `collections`: others may have methods of the program that put the items in. */
+static int list_items(PyObject *object, PyObject *reduction, Py_ssize_t i, PyObject **list)
 {
-    PyObject *reduction = reduction_of(object);
+    static const char *const own[] = {"collections", NULL};
 
-    for (Py_ssize_t i = 2; reduction != NULL && i < PyTuple_Size(reduction); i++)
-        if (!is_none(reduction, i))
-            Py_CLEAR(reduction);
-    *makes_new = reduction != NULL && PyTuple_GetItem(reduction, 0) == make_new;
-    if (!*makes_new)
-        return reduction;
-    /* copyreg.__newobj__ has the class among the arguments. */
-    PyObject *args = PyTuple_GetItem(reduction, 1);
-    PyObject *rest = PyTuple_GetSlice(args, 1, PyTuple_Size(args));
-    PyObject *pair =
-        rest && PyTuple_Size(args) > 0 ? PyTuple_Pack(2, PyTuple_GetItem(args, 0), rest) : NULL;
-    Py_XDECREF(rest);
-    Py_DECREF(reduction);
-    return pair;
+    if (is_none(reduction, i))
+        return 1;
+    PyObject *home = module_of((PyObject *)Py_TYPE(object));
+    int may = is_one(home, own);
+    Py_XDECREF(home);
+    if (!may)
+        return 0;
+    *list = PySequence_List(PyTuple_GetItem(reduction, i));
+    return *list == NULL ? -1 : 1;
+}
+
+int mp_reduce(PyObject *object, mp_reduction *to)
+{
+    enum { STATE = 2, ITEMS, PAIRS, MOST };
+    *to = (mp_reduction){.whole = reduction_of(object)};
+
+    if (to->whole == NULL || PyTuple_Size(to->whole) > MOST)
+        return PyErr_Occurred() ? -1 : 0;
+    to->function = PyTuple_GetItem(to->whole, 0);
+    to->args = Py_NewRef(PyTuple_GetItem(to->whole, 1));
+    to->state = is_none(to->whole, STATE) ? NULL : PyTuple_GetItem(to->whole, STATE);
+    to->makes_new = to->function == make_new;
+    if (to->makes_new) { /* copyreg.__newobj__ has the class among the arguments */
+        Py_ssize_t n = PyTuple_Size(to->args);
+        if (n == 0)
+            return 0;
+        to->function = PyTuple_GetItem(to->args, 0);
+        PyObject *rest = PyTuple_GetSlice(to->args, 1, n);
+        Py_DECREF(to->args);
+        to->args = rest;
+        if (rest == NULL)
+            return -1;
+    }
+    int rc = list_items(object, to->whole, ITEMS, &to->items);
+    return rc == 1 ? list_items(object, to->whole, PAIRS, &to->pairs) : rc;
+}
+
+void mp_end_reduction(mp_reduction *reduction)
+{
+    Py_CLEAR(reduction->items);
+    Py_CLEAR(reduction->pairs);
+    Py_CLEAR(reduction->args);
+    Py_CLEAR(reduction->whole);
 }
 
 /* ---- reading ---- */
@@ -312,9 +396,21 @@ static int set_item(PyObject *attributes, PyObject *key, PyObject *value)
     return rc;
 }
 
+/* Set each attribute of the slots: 1, or -1. */
+static int set_slots(PyObject *object, PyObject *slots)
+{
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    int rc = 0;
+
+    while (rc == 0 && PyDict_Next(slots, &at, &key, &value))
+        rc = PyObject_SetAttr(object, key, value);
+    return rc == 0 ? 1 : -1;
+}
+
 int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual)
 {
-    PyObject *attributes = PyObject_GetAttr(object, dict_name), *key, *value;
+    PyObject *attributes = PyObject_GetAttr(object, dict_name), *slots = NULL, *key, *value;
     Py_ssize_t at = 0;
 
     if (attributes == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -322,11 +418,19 @@ int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual)
     int rc = PyErr_Occurred() ? -1 : may_have_setstate(object, attributes, usual);
     if (rc == 1)
         rc = was_set_by_itself(object, state);
+    if (rc == 0 && PyTuple_CheckExact(state) && PyTuple_Size(state) == 2) {
+        slots = PyTuple_GetItem(state, 1);
+        state = PyTuple_GetItem(state, 0);
+    }
     if (rc == 0 && attributes != NULL && PyDict_CheckExact(state)) {
         while (rc == 0 && PyDict_Next(state, &at, &key, &value))
             rc = set_item(attributes, key, value);
         rc = rc == 0 ? 1 : rc;
+    } else if (rc == 0 && slots != NULL && state == Py_None) {
+        rc = 1;
     }
+    if (rc == 1 && slots != NULL)
+        rc = PyDict_CheckExact(slots) ? set_slots(object, slots) : 0;
     Py_XDECREF(attributes);
     return rc;
 }

@@ -26,9 +26,17 @@ enum { MP_BY_PICKLER, MP_PLAIN, MP_REDUCED };
 int mp_way_of(PyObject *object);
 /* Return the __dict__ of a plain object; NULL, without an exception for one that needs a pickler. */
 PyObject *mp_state_of(PyObject *object);
-/* Return (class or function, its arguments), which __new__ gets if it `makes_new`; NULL, without an
- * exception for one that needs a pickler. */
-PyObject *mp_reduction_of(PyObject *object, int *makes_new);
+/* What a pickler writes of an object: a call, and what the result of the call gets, each NULL if it gets
+ * none. The lists are as they were at one moment. */
+typedef struct {
+    PyObject *whole; /* the tuple that holds all but the lists */
+    PyObject *function, *args, *state;
+    PyObject *items, *pairs; /* for extend(), for obj[key] = value */
+    int makes_new;           /* __new__ of the class gets the arguments after the first */
+} mp_reduction;
+/* 1; 0 for one that needs a pickler; -1 with an exception. mp_end_reduction follows in each case. */
+int mp_reduce(PyObject *object, mp_reduction *to);
+void mp_end_reduction(mp_reduction *reduction);
 /* Make an object of the class; NULL, perhaps without an exception. */
 PyObject *mp_new_object(PyObject *kind, PyObject *args);
 /* Give it that state: 1; 0 for a state that an unpickler may know; -1 with an exception. `usual` is

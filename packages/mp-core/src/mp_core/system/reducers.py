@@ -39,10 +39,10 @@ _under_way: set[tuple[str, int]] = set()
 
 
 class _Known(ref):  # type: ignore[type-arg]
-    """A class without a reducer; and whether its objects are plain, if it is known: see native/messages/objects.c."""
+    """A class without a reducer; and how its objects are written, if that is known: see native/messages/objects.c."""
 
-    __slots__ = ("is_plain",)
-    is_plain: bool | None
+    __slots__ = ("way",)
+    way: int | None
 
 
 #: Classes of which no base is awaited or has an offer, by id: until one of these tables has another entry.
@@ -92,7 +92,7 @@ def find(table: dict[type, Reducer], kind: type) -> Reducer:
 
 def _remember(kind: type, key: int) -> None:
     known = _Known(kind, lambda _: without.pop(key, None))
-    known.is_plain = None
+    known.way = None
     without[key] = known
 
 
