@@ -25,6 +25,7 @@ import os
 import queue
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,8 @@ ISOLATED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs shm /dev/shm && ex
 SECONDS = Path(__file__).parent / "seconds.json"
 BATCH = 60.0  # seconds
 UNKNOWN = 20.0  # seconds
+# A process of pytest that has not ended by then never will, be it at its exit, where no limit of a test holds.
+MOST = 1200.0  # seconds
 # With three, no processor was idle and the whole took as long: more would only make tests wait for each other.
 LANES_PER_PROCESSOR = 2
 
@@ -133,7 +136,10 @@ def _run(batch: Batch, prefix: list[str]) -> None:
             tests = subprocess.Popen(
                 [*prefix, *command], env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
+            killer = threading.Timer(MOST, os.kill, (tests.pid, signal.SIGKILL))
+            killer.start()
             _, status, used = os.wait4(tests.pid, 0)
+            killer.cancel()
             batch.code = tests.returncode = os.waitstatus_to_exitcode(status)
             batch.computed = used.ru_utime + used.ru_stime
             output.seek(0)
