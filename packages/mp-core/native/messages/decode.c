@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     row stack, memo;
     int mark_count, has_names;
-    PyTypeObject *usual; /* see mp_set_state */
+    mp_usual usual;
     size_t marks[DEEPEST];
 } machine;
 
@@ -398,7 +398,7 @@ static PyObject *run(mp_reader *from, int has_names)
     begin_row(&m.memo);
     m.mark_count = 0;
     m.has_names = has_names;
-    m.usual = NULL;
+    m.usual = (mp_usual){NULL, 0};
     from->memo = &m.memo;
     while (rc == 0 && from->at < from->end && *from->at != '.')
         rc = step(&m, from);

@@ -373,15 +373,15 @@ static int was_set_by_itself(PyObject *object, PyObject *state)
 }
 
 /* 1 if it may have one: its class has, or its __new__ has left something in its attributes. */
-static int may_have_setstate(PyObject *object, PyObject *attributes, PyTypeObject **usual)
+static int may_have_setstate(PyObject *object, PyObject *attributes, mp_usual *usual)
 {
-    if (attributes == NULL || !PyDict_CheckExact(attributes) || PyDict_Size(attributes) > 0)
+    if (attributes != NULL && (!PyDict_CheckExact(attributes) || PyDict_Size(attributes) > 0))
         return 1;
-    if (Py_TYPE(object) == *usual)
+    if (Py_TYPE(object) == usual->kind)
         return 0;
     int may = defines_one(Py_TYPE(object), asked_to_load, ASKED_TO_LOAD);
     if (may == 0)
-        *usual = Py_TYPE(object);
+        *usual = (mp_usual){Py_TYPE(object), attributes == NULL};
     return may;
 }
 
@@ -408,12 +408,14 @@ static int set_slots(PyObject *object, PyObject *slots)
     return rc == 0 ? 1 : -1;
 }
 
-int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual)
+int mp_set_state(PyObject *object, PyObject *state, mp_usual *usual)
 {
-    PyObject *attributes = PyObject_GetAttr(object, dict_name), *slots = NULL, *key, *value;
+    int has_no_dict = Py_TYPE(object) == usual->kind && usual->has_no_dict;
+    PyObject *attributes = has_no_dict ? NULL : PyObject_GetAttr(object, dict_name);
+    PyObject *slots = NULL, *key, *value;
     Py_ssize_t at = 0;
 
-    if (attributes == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+    if (attributes == NULL && !has_no_dict && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
     int rc = PyErr_Occurred() ? -1 : may_have_setstate(object, attributes, usual);
     if (rc == 1)

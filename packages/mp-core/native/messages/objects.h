@@ -39,8 +39,12 @@ int mp_reduce(PyObject *object, mp_reduction *to);
 void mp_end_reduction(mp_reduction *reduction);
 /* Make an object of the class; NULL, perhaps without an exception. */
 PyObject *mp_new_object(PyObject *kind, PyObject *args);
-/* Give it that state: 1; 0 for a state that an unpickler may know; -1 with an exception. `usual` is
- * the last class in the message that has no __setstate__. */
-int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual);
+/* The last class in the message that has no __setstate__; and whether its objects have no __dict__. */
+typedef struct {
+    PyTypeObject *kind;
+    int has_no_dict;
+} mp_usual;
+/* Give it that state: 1; 0 for a state that an unpickler may know; -1 with an exception. */
+int mp_set_state(PyObject *object, PyObject *state, mp_usual *usual);
 
 #endif
