@@ -43,6 +43,7 @@ def measure(bench: Bench) -> list[Line]:
         (f"Pool({WORKERS}).apply to an array of 16 MiB", applied, (16 << 20,), 10.0, PEERS[:2]),
         (f"a no-op of Pool({WORKERS}).imap", one_by_one, (), 10.0, PEERS[:2]),
         ("an executor's submit and result", submitted, (), 3.0, PEERS),
+        ("a no-op of an executor's map of 2000, chunksize 1", mapped, (), 10.0, PEERS[:2]),
         (f"Pool({WORKERS}) under fork, started and ended", started, (), 1 / 0.6, PEERS[:2]),
     ):
         tasks = [Task(peer, peer, work, args, rounds=None if peer in PEERS[:2] else 3) for peer in peers]
@@ -136,6 +137,16 @@ def submitted(stage: Stage) -> float:
         start = time.perf_counter()
         for number in range(SUBMITTED):
             pool.submit(no_op, number).result()
+        return (time.perf_counter() - start) / SUBMITTED
+
+
+def mapped(stage: Stage) -> float:
+    """Return the seconds for each of 2000 no-ops of an executor's map, in an executor that has run tasks before."""
+    executor = getattr(stage.peer.mp, "ProcessPoolExecutor", concurrent.futures.ProcessPoolExecutor)
+    with executor(WORKERS) as pool:
+        list(pool.map(no_op, range(100)))
+        start = time.perf_counter()
+        list(pool.map(no_op, range(SUBMITTED)))
         return (time.perf_counter() - start) / SUBMITTED
 
 
