@@ -19,7 +19,7 @@ static int own_dev_shm;
 static char runtime_dir[64] = "/tmp/mpshm-test-XXXXXX";
 static pid_t set_up_by;
 
-/* For a test that is skipped halfway. */
+/* For a test that is skipped halfway. The manager is the last to leave: make removes the folder after it. */
 __attribute__((unused)) static void remove_runtime_dir(void)
 {
     if (getpid() == set_up_by)
@@ -28,10 +28,13 @@ __attribute__((unused)) static void remove_runtime_dir(void)
 
 __attribute__((unused)) static void set_up(void)
 {
-    const char *manager = getenv("SHM_MANAGER");
+    const char *manager = getenv("SHM_MANAGER"), *folder = getenv("MPSHM_TEST_FOLDER");
 
     CHECK(manager != NULL);
-    CHECK(mkdtemp(runtime_dir) != NULL);
+    if (folder != NULL)
+        CHECK(snprintf(runtime_dir, sizeof(runtime_dir), "%s", folder) < (int)sizeof(runtime_dir));
+    else
+        CHECK(mkdtemp(runtime_dir) != NULL);
     set_up_by = getpid();
     CHECK_EQ(atexit(remove_runtime_dir), 0);
     setenv("MPSHM_RUNTIME_DIR", runtime_dir, 1);
