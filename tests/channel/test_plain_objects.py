@@ -405,6 +405,16 @@ def test_partial_functions_and_methods_need_no_pickler() -> None:
     assert got.keywords["thing"].tolist() == [0, 1, 2] and add(2) == 3
 
 
+@pytest.mark.parametrize("text", ["2026-01-02 03:04:05.000000006", "2026-01-02T03:04+00:00"])
+def test_the_times_of_pandas_need_no_pickler(text: str) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: nox -s containers")
+    sent = [pandas.Timestamp(text), pandas.Timedelta(5)]
+    for loads in in_c, by_unpickler:
+        got = loads(pickled(sent))
+        assert got == sent and [type(each) for each in got] == [type(each) for each in sent]
+        assert repr(got) == repr(sent)
+
+
 def test_a_reducer_of_the_program_for_methods_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = type(Adding().add)
     monkeypatch.setitem(ForkingPickler._extra_reducers, kind, lambda each: (int, ("9",)))  # type: ignore[attr-defined]

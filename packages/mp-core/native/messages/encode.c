@@ -453,6 +453,17 @@ static int look_at_given(mp_survey *s, PyObject *list, int are_pairs, int depth)
     return rc == 1 && n > 0 ? put_opcode(&s->plan.bytes, are_pairs ? 'u' : 'e') : rc;
 }
 
+/* A function that Cython has compiled, whose type each package has for itself. */
+static int is_of_cython(PyObject *function)
+{
+    PyObject *name = PyType_GetName(Py_TYPE(function));
+    int is =
+        name != NULL && PyUnicode_CompareWithASCIIString(name, "cython_function_or_method") == 0;
+
+    Py_XDECREF(name);
+    return is;
+}
+
 /* class or function, arguments, REDUCE or NEWOBJ, MEMOIZE; what the object gets; state, BUILD */
 static int look_at_reduced(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
@@ -462,9 +473,10 @@ static int look_at_reduced(mp_survey *s, PyObject *object, uint32_t at, int dept
     if (rc == 1) {
         s->reduced = Py_TYPE(object);
         s->free_objects += FOR_EACH_ENTRY;
-        rc = mp_has_name(made.function) || PyType_Check(made.function)
-                 ? look_at_known_name(s, made.function)
-                 : 0;
+        rc =
+            mp_has_name(made.function) || PyType_Check(made.function) || is_of_cython(made.function)
+                ? look_at_known_name(s, made.function)
+                : 0;
     }
     if (rc == 1)
         rc = look_at(s, made.args, depth);

@@ -253,9 +253,20 @@ static PyObject *deciding(PyObject *kind)
 static int is_reduced_by_library(PyObject *kind)
 {
     /* Of the classes of these modules, and of all classes that inherit from those. */
-    static const char *const own[] = {"datetime", "decimal",        "_decimal",  "_pydecimal",
-                                      "pathlib",  "pathlib._local", "fractions", "ipaddress",
-                                      "operator", "types",          "uuid",      NULL},
+    static const char *const own[] = {"datetime",
+                                      "decimal",
+                                      "_decimal",
+                                      "_pydecimal",
+                                      "pathlib",
+                                      "pathlib._local",
+                                      "fractions",
+                                      "ipaddress",
+                                      "operator",
+                                      "types",
+                                      "uuid",
+                                      "pandas._libs.tslibs.timestamps",
+                                      "pandas._libs.tslibs.timedeltas",
+                                      NULL},
                              *const inherited[] = {"enum", "collections", "dataclasses", NULL},
                              *const language[] = {"builtins", NULL};
     PyObject *function = deciding(kind);
