@@ -12,6 +12,9 @@ from tools.sessions import GROUPS, ROOT, STRATEGIES, install_all
 NIGHTLY = ("soak", "interrupts", "chaos", "extensions-asan", "fuzz", "model")
 
 
+CONTAINERS = ["tests/containers", "tests/contract/test_when_shared.py", "tests/channel/test_plain_objects.py"]
+
+
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
     """Run every session of the nightly workflow, one after the other; takes hours."""
@@ -38,7 +41,7 @@ def containers(session: nox.Session, strategy: str) -> None:
     """Test containers of arrays with the real libraries: pandas, SciPy, scikit-learn, xarray, pyarrow, polars, JAX."""
     install_all(session, "test", "containers")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
-    session.run("pytest", *(session.posargs or ["tests/containers", "tests/contract/test_when_shared.py"]), env=env)
+    session.run("pytest", *(session.posargs or CONTAINERS), env=env)
     session.run("python", "examples/05_dataframes.py", env=env)
 
 
