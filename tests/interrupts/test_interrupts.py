@@ -71,6 +71,7 @@ def test_two_signals_in_the_start_of_a_worker_leave_no_worker_and_no_descriptor(
 UNDONE_TWICE = {
     "pool_made_used_and_ended": {"Pool.__init__", "Finalize.__init__"},
     "manager": {"_receive_channel", "_descriptors"},
+    "start_with_a_queue_by_spawn": {"closing", "_Child.close", "_Child.close_opened"},
 }
 
 

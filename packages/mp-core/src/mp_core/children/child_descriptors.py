@@ -34,12 +34,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Sequence
 from multiprocessing import context, reduction
 from multiprocessing.process import _children  # type: ignore[attr-defined]
 
 from mp_core.children import passed_descriptors
 from mp_core.sharing import backend
+from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -54,27 +56,50 @@ Mark = tuple["Any", int, "Any", "Any"]
 Arguments = tuple["Any", Sequence[bytes]]
 
 
+class _Child:
+    """A child that is being started, and the descriptors opened for it."""
+
+    def __init__(self, closes: bool) -> None:
+        self.opened: list[int] = []
+        self.popen: Any = None
+        self.room = closes  # true only inside `closing`, which closes them
+        # The descriptors of connections, and the child that they are for.
+        self.queue: passed_descriptors.Queue | None = None
+        self.queue_of: Any = None
+        self.closes_queue = closes
+        # Its arguments: the ends of their pipe, or a message without one.
+        self.arguments: Any = None
+        self.message: Any = None
+
+    def close(self) -> None:
+        """Close them all. Idempotent; if a signal handler raises in the middle, call it again."""
+        self.close_opened()
+        self.close_queue()
+        if self.arguments is not None:
+            for end in self.arguments:
+                end.close()
+        self.arguments = None
+
+    def close_opened(self) -> None:
+        """Close those by which it attaches. Idempotent."""
+        fds, self.popen = self.opened, None
+        while fds:
+            fd = fds[-1]
+            del fds[-1]
+            if fd >= 0:
+                os.close(fd)
+
+    def close_queue(self) -> None:
+        """Close those of connections. Idempotent."""
+        if self.queue is not None:
+            self.queue.close()
+        self.queue, self.queue_of = None, None
+
+
 class _Start(threading.local):
-    """The child that this thread is starting, and the descriptors opened for it."""
+    """The child that this thread is starting; one without a start beyond that."""
 
-    opened: list[int]
-    popen: Any
-    room: bool  # true only inside `closing`, which closes them
-    # The descriptors of connections, and the child that they are for.
-    queue: passed_descriptors.Queue | None
-    queue_of: Any
-    closes_queue: bool
-    # Its arguments: the ends of their pipe, or a message without one.
-    arguments: Any
-    message: Any
-
-    def __init__(self) -> None:
-        self.begin(False)
-
-    def begin(self, closes: bool) -> None:
-        """Have no child and no descriptors, in one call of C: a signal handler finds all attributes."""
-        nothing = dict.fromkeys(("popen", "queue", "queue_of", "arguments", "message"))
-        self.__dict__.update(nothing, opened=[], room=closes, closes_queue=closes)
+    child = _Child(False)
 
 
 _start = _Start()
@@ -90,12 +115,12 @@ trial = _Trial()
 
 def for_child_of(popen: Any) -> Duplicates | None:
     """Return descriptors for the child that *popen* starts; None if it has them already, or none is available."""
-    if _start.popen is popen or not _start.room:
+    if _start.child.popen is popen or not _start.child.room:
         return None
-    _close()
-    _start.popen = popen
-    _start.opened = [*backend.open_descriptors_for_child()]
-    first, second = _start.opened
+    _start.child.close_opened()
+    _start.child.popen = popen
+    _start.child.opened = [*backend.open_descriptors_for_child()]
+    first, second = _start.child.opened
     if first < 0 and second < 0:
         return None
     duplicate: Any = vars(reduction).get("DupFd")  # not on Windows, where there is no descriptor to duplicate
@@ -131,14 +156,14 @@ def pass_on(popen: Any, fds: Sequence[int]) -> tuple[Any, int] | None:
     It returns arguments of `taken`, or None where each descriptor has to go by itself: nobody would close the socket (a
     program's own kind of process), or it has no room.
     """
-    if not _start.closes_queue:
+    if not _start.child.closes_queue:
         return None
-    if _start.queue is None:
+    if _start.child.queue is None:
         try:
-            _start.queue, _start.queue_of = passed_descriptors.Queue(), popen
+            _start.child.queue, _start.child.queue_of = passed_descriptors.Queue(), popen
         except OSError:
             return None
-    return _start.queue.put(fds) if _start.queue_of is popen else None
+    return _start.child.queue.put(fds) if _start.child.queue_of is popen else None
 
 
 def taken(duplicate: Any, number: int, count: int) -> list[int]:
@@ -149,14 +174,14 @@ def taken(duplicate: Any, number: int, count: int) -> list[int]:
 def too_many() -> bool:
     """Take our descriptors back if a fork server would refuse this thread's child because of them; return whether."""
     popen = context.get_spawning_popen()
-    if not _start.opened or popen is not _start.popen or popen.method != "forkserver":
+    if not _start.child.opened or popen is not _start.child.popen or popen.method != "forkserver":
         return False
     if len(popen._fds) <= FORKSERVER_TAKES:
         return False
-    _close()
-    _close_queue()
+    _start.child.close_opened()
+    _start.child.close_queue()
     popen._fds.clear()
-    _start.room = False
+    _start.child.room = False
     return True
 
 
@@ -165,31 +190,31 @@ def send_arguments(message: Any, make_pair: Callable[[bool], Any]) -> Any:
     Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring.
     """
     popen: Any = context.get_spawning_popen()
-    if popen is None or not _start.closes_queue:  # a program's own kind of process
+    if popen is None or not _start.child.closes_queue:  # a program's own kind of process
         message.leave()
         return None
     has_room = popen.method != "forkserver" or len(popen._fds) <= FORKSERVER_TAKES - 3
     ends = make_pair(False) if has_room else None
-    _start.arguments = ends
+    _start.child.arguments = ends
     if ends is None or ends[1]._offer_message(message) is not backend.SENT:
-        _start.message = message  # it has no ring, or the ring no room
+        _start.child.message = message  # it has no ring, or the ring no room
     return None if ends is None else ends[0]
 
 
 def _hand_over(popen: Any) -> None:
     """Leave the arguments to the child that has started."""
-    if _start.arguments is None:
-        if _start.message is not None:
-            _start.message.leave()
+    if _start.child.arguments is None:
+        if _start.child.message is not None:
+            _start.child.message.leave()
         return
-    reader, writer = _start.arguments
+    reader, writer = _start.child.arguments
     popen.arguments = writer, ()
     reader.close()
-    _start.arguments = None
-    if _start.message is not None:
-        handles = _start.message.handles
+    _start.child.arguments = None
+    if _start.child.message is not None:
+        handles = _start.child.message.handles
         with contextlib.suppress(BrokenPipeError):  # it has ended
-            writer._send_unless(_start.message, [])
+            writer._send_unless(_start.child.message, [])
             popen.arguments = writer, handles
 
 
@@ -206,17 +231,10 @@ def is_done(arguments: Arguments, has_ended: bool) -> bool:
     return True
 
 
-def _close_arguments() -> None:
-    if _start.arguments is not None:
-        for end in _start.arguments:
-            end.close()
-    _start.arguments = None
-
-
 def mark() -> Mark:
     """Return what `take_back` needs, before an attempt to pickle for the child that this thread is starting."""
     popen = context.get_spawning_popen()
-    return popen, len(getattr(popen, "_fds", ())), _start.opened, _start.queue
+    return popen, len(getattr(popen, "_fds", ())), _start.child.opened, _start.child.queue
 
 
 def take_back(before: Mark) -> None:
@@ -224,43 +242,28 @@ def take_back(before: Mark) -> None:
     popen, count, opened, queue = before
     if popen is None:
         return
-    if _start.opened is not opened:
-        _close()
-    if _start.queue is not queue:
-        _close_queue()
+    if _start.child.opened is not opened:
+        _start.child.close_opened()
+    if _start.child.queue is not queue:
+        _start.child.close_queue()
     if hasattr(popen, "_fds"):
         del popen._fds[count:]
 
 
-def _close() -> None:
-    """Idempotent; if a signal handler raises in the middle, call it again."""
-    fds, _start.popen = _start.opened, None
-    while fds:
-        fd = fds[-1]
-        del fds[-1]
-        if fd >= 0:
-            os.close(fd)
-
-
-def _close_queue() -> None:
-    if _start.queue is not None:
-        _start.queue.close()
-    _start.queue, _start.queue_of = None, None
-
-
 def closing(start: Callable[[Any], Any], process: Any) -> Any:
     """Return *start(process)*, and close the descriptors of that child after its start, successful or not."""
-    before = _start.__dict__.copy()  # pickling an argument may start a process of its own
+    before = _start.child  # pickling an argument may start a process of its own
+    child = _Child(True)
     try:
-        _start.begin(True)
+        _start.child = child
         # The process has it already if a signal handler raises below: it can be ended.
         try:
             process._popen = popen = start(process)
         except OSError:
             raise
         except BaseException:  # of a signal handler: the child may have started
-            if _start.message is not None and _start.arguments is None:
-                _start.message.leave()
+            if child.message is not None and child.arguments is None:
+                child.message.leave()
             raise
         process._sentinel = popen.sentinel
         _children.add(process)
@@ -268,15 +271,14 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
         return popen
     finally:
         try:
-            _close_all()
+            child.close()
         except BaseException:  # of a signal handler
-            _close_all()
+            # In a thread, where no handler of a second signal interrupts it.
+            try:
+                start_new_thread(child.close, ())
+            except RuntimeError as refusal:  # there can be no more threads
+                if not is_of_handler(refusal):
+                    child.close()
             raise
         finally:
-            _start.__dict__.update(before)
-
-
-def _close_all() -> None:
-    _close()
-    _close_queue()
-    _close_arguments()
+            _start.child = before
