@@ -264,6 +264,7 @@ static int is_reduced_by_library(PyObject *kind)
                                       "operator",
                                       "types",
                                       "uuid",
+                                      "pandas",
                                       "pandas._libs.tslibs.timestamps",
                                       "pandas._libs.tslibs.timedeltas",
                                       NULL},
