@@ -5,8 +5,7 @@
 
 /* As mp_core/timeline/events.py has them. */
 enum mp_event_kind {
-    MP_TASK = 1,
-    MP_GET,
+    MP_GET = 2,
     MP_PUT,
     MP_LOCK,
     MP_COPY = 6,

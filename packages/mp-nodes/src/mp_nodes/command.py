@@ -24,7 +24,7 @@ from mp_spawn.command.command_options import (
 )
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import check_options
-from mp_spawn.output.terminal import Row, show_table
+from mp_spawn.output.terminal import Row, tell_failure
 from mp_spawn.ranks.process_handle import readable
 from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
 
@@ -111,7 +111,7 @@ def _drive(
     try:
         context.join()
     except ProcessException as error:
-        _print_failure(context, error)
+        tell_failure(error.failures[0], _table_of(context, error))
     code: int = context.code()
     return code
 
@@ -143,13 +143,8 @@ def _end(signum: int) -> None:
         raise Ended(signum)
 
 
-def _print_failure(context: Any, error: ProcessException) -> None:
-    """
-    Print the first failure and the table of all ranks on standard error.
-    """
-    first = error.failures[0]
+def _table_of(context: Any, error: ProcessException) -> list[Row]:
     failed = {failure.rank: failure for failure in error.failures}
-    print(f"{first.traceback or first.stack}mp-spawn: {first.describe()}", file=sys.stderr)
     rows = []
     for rank, pid, code, seconds in context.rows:
         failure = failed.get(rank)
@@ -157,4 +152,4 @@ def _print_failure(context: Any, error: ProcessException) -> None:
         if failure is not None:
             ended = failure.reason if failure.lost else f"{failure.reason}, on {failure.node}"
         rows.append(Row(rank, pid, ended, seconds, bool(failure)))
-    show_table(rows)
+    return rows

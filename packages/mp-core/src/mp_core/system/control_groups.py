@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 
 ROOT, OWN = "/sys/fs/cgroup", "/proc/self/cgroup"
+NO_LIMIT = 1 << 60  # version 1 writes "none" as a number larger than any memory
 
 
 def control_groups(root: Path = ROOT, own: Path = OWN) -> Iterator[tuple[str, str]]:
@@ -37,6 +38,15 @@ def _levels(mount: str, path: str) -> Iterator[str]:
         parts = []
     for count in range(len(parts), -1, -1):
         yield os.path.join(mount, *parts[:count])
+
+
+def limit_of(folder: Path, *names: str) -> int | None:
+    """Return the limit in the first of these files of a group that has a number; None if it has none."""
+    for name in names:
+        text = read(os.path.join(folder, name))
+        if text.isdigit():
+            return int(text) if int(text) < NO_LIMIT else None
+    return None
 
 
 def quota(root: Path = ROOT, own: Path = OWN) -> float:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 from mp_core.system import engine_lookup
 from mp_spawn.command.command_line import check, parsed
@@ -32,7 +32,7 @@ from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
 from mp_spawn.jobs.launch import prepare
 from mp_spawn.output.destinations import STREAMS, Capture, Prefix, output_for, write_to
-from mp_spawn.output.terminal import Row, progress, show_table, tell
+from mp_spawn.output.terminal import Row, progress, tell, tell_failure
 from mp_spawn.ranks.rank import stacks_of
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import Ended, Forwarding
@@ -150,8 +150,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     if isinstance(error, TimeoutError):
         tell(f"mp-spawn: {error}", *getattr(error, "__notes__", ()))
         return TIMED_OUT
-    with suppress(OSError):  # the reader has gone; the exit code still says it
-        print_failure(context, error)
+    tell_failure(error.failures[0], table_of(context, error))
     if not isinstance(error, ProcessExitedException):
         return max(1, error.failures[0].exit_code or 1)  # a program's own hook may have chosen another
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
@@ -241,21 +240,12 @@ def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
         return host, free.getsockname()[1]
 
 
-def print_failure(context: ProcessContext, error: ProcessException) -> None:
-    """
-    Print the first failure and the table of all ranks on standard error.
-    """
-    first = error.failures[0]
+def table_of(context: ProcessContext, error: ProcessException) -> list[Row]:
     failed = {failure.rank: failure for failure in error.failures}
-    if first.traceback:
-        print(first.traceback, end="", file=sys.stderr)
-    if first.stack:
-        print(first.stack, end="", file=sys.stderr)
-    print(f"mp-spawn: {first.describe()}", file=sys.stderr)
     now = time.monotonic()
     rows = []
     for rank in context._ranks:
         failure = failed.get(rank.index)
         ended = failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
         rows.append(Row(rank.index, rank.pid, ended, (rank.ended_at or now) - rank.started_at, bool(failure)))
-    show_table(rows)
+    return rows

@@ -235,16 +235,16 @@ def check_room(nprocs: int, each: int) -> None:
         return
     import resource
 
-    from mp_core.system.control_groups import control_groups, read
+    from mp_core.system.control_groups import control_groups, limit_of
 
     limits = {"ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
     if "SC_PHYS_PAGES" in os.sysconf_names:
         limits["ranks, by its memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // each
     for controller, folder in control_groups():
         for kind, name, size in (("pids", "pids.max", 1), ("memory", "memory.max", each)):
-            text = read(os.path.join(folder, name)) if controller in ("", kind) else ""
-            if text.isdigit():
-                limits[f"ranks, by {folder}/{name}"] = int(text) // size
+            most = limit_of(folder, name) if controller in ("", kind) else None
+            if most is not None:
+                limits[f"ranks, by {folder}/{name}"] = most // size
     if os.geteuid() != 0:  # the limit does not apply to root
         limits["processes of a user (ulimit -u)"] = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     what = min((name for name, most in limits.items() if most >= 0), key=limits.__getitem__)  # below 0: unlimited
