@@ -27,9 +27,7 @@ def size(nbytes: float) -> str:
 
 
 def cgroup_limits(root: str | Path = ROOT, own: str | Path = OWN) -> Iterator[str]:
-    """
-    Yield the limits of this process's control groups, the nearest first, each with its use.
-    """
+    """Yield the limits of this process's control groups, the nearest first, each with its use."""
     for controller, found in control_groups(root, own):
         folder = Path(found)
         if controller == "":

@@ -30,9 +30,7 @@ from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
 
 
 def main(chosen: argparse.Namespace, recording: Recording) -> int:
-    """
-    Run the command on several nodes and return its exit code.
-    """
+    """Run the command on several nodes and return its exit code."""
     place = place_in_job(chosen) if chosen.engine is None else None
     from mp_nodes.protocol import EngineError
 
@@ -96,9 +94,7 @@ def _engine(chosen: argparse.Namespace) -> Callable[[Forwarding], Any]:
 def _drive(
     chosen: argparse.Namespace, call: Call, nprocs: int, engine: Callable[[Forwarding], Any], recording: Recording
 ) -> int:
-    """
-    Run the job from here.
-    """
+    """Run the job from here."""
     with recording(), Forwarding() as signals:
         context = _start(chosen, call, nprocs, engine(signals), signals)
         while not context.is_over():

@@ -78,9 +78,7 @@ class _Turn:
 
 
 async def within(timeout: float, too_late: type[Exception], waits: Coroutine[Any, Any, Any]) -> Any:
-    """
-    Await a coroutine, and raise *too_late* if it still waits after *timeout* seconds.
-    """
+    """Await a coroutine, and raise *too_late* if it still waits after *timeout* seconds."""
     try:
         async with asyncio.timeout(max(timeout, 0)) as limit:
             return await waits

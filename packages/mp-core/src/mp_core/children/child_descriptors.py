@@ -157,9 +157,7 @@ def too_many() -> bool:
 
 
 def send_arguments(message: Any, make_pair: Callable[[bool], Any]) -> Any:
-    """
-    Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring.
-    """
+    """Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring."""
     popen: Any = context.get_spawning_popen()
     if popen is None or not _start.closes_queue:  # a program's own kind of process
         message.leave()

@@ -50,9 +50,7 @@ def limit_of(folder: Path, *names: str) -> int | None:
 
 
 def quota(root: Path = ROOT, own: Path = OWN) -> float:
-    """
-    Return how many processors' time the control groups grant this process; infinity without a limit.
-    """
+    """Return how many processors' time the control groups grant this process; infinity without a limit."""
     least = math.inf
     for controller, folder in control_groups(root, own):
         if controller == "":
@@ -67,9 +65,7 @@ def quota(root: Path = ROOT, own: Path = OWN) -> float:
 
 
 def processors() -> float:
-    """
-    Return how many processors this process may use at a time.
-    """
+    """Return how many processors this process may use at a time."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, quota())
 

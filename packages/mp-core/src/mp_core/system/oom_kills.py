@@ -36,9 +36,7 @@ def oom_kills(proc: str = "/proc/self", above: bool = True) -> dict[str, int]:
 
 
 def oom_kills_since(before: dict[str, int], proc: str = "/proc/self") -> str:
-    """
-    Describe the kills since *before*; empty if there are none, or if they cannot be counted.
-    """
+    """Describe the kills since *before*; empty if there are none, or if they cannot be counted."""
     for place, (folder, count) in enumerate(oom_kills(proc).items()):
         kills = count - before.get(folder, count)
         if kills > 0:
@@ -63,9 +61,7 @@ def own_kills_between(before: dict[str, int], now: dict[str, int]) -> int:
 
 
 def _groups(proc: str) -> list[tuple[str, str, str]]:
-    """
-    Find the counters: the mount point, the path of the process's group below it, and the file.
-    """
+    """Find the counters: the mount point, the path of the process's group below it, and the file."""
     try:
         with open(f"{proc}/cgroup") as file:
             groups = file.read()

@@ -37,9 +37,7 @@ _LEAST_WAIT_NS = 20_000
 
 
 class Recorder:
-    """
-    Write the events of this process into its file in *folder*, which has room for so many *events*.
-    """
+    """Write the events of this process into its file in *folder*, which has room for so many *events*."""
 
     def __init__(self, folder: str, events: int) -> None:
         self.folder, self.capacity = folder, events

@@ -66,9 +66,7 @@ class Shipment(NamedTuple):
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[memoryview]]:
-    """
-    Pickle `fn` and *args* for other machines; return that and the bytes that travel beside it.
-    """
+    """Pickle `fn` and *args* for other machines; return that and the bytes that travel beside it."""
     note_other_receivers()
     kinds = ", ".join(type(arg).__name__ for arg in args)
     what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
@@ -92,9 +90,7 @@ class _ForNodes:
         self.mailbox = False
 
     def reduce(self, thing: Any) -> Any:
-        """
-        Return the reduction of *thing*, or NotImplemented for the usual one.
-        """
+        """Return the reduction of *thing*, or NotImplemented for the usual one."""
         if isinstance(thing, Block):
             self.blocks.append(thing)
             return per_rank_object, (len(self.blocks) - 1,)

@@ -64,8 +64,6 @@ class RayAgent:
 
 
 def _ask_for(pieces: list[Piece]) -> None:
-    """
-    Have Ray fetch objects to this node, without waiting.
-    """
+    """Have Ray fetch objects to this node, without waiting."""
     if pieces:
         ray.wait([piece for _, piece in pieces], num_returns=len(pieces), timeout=0, fetch_local=True)

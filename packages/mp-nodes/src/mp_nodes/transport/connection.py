@@ -46,9 +46,7 @@ class ConnectedAgents:
             self._threads.append(thread)
 
     def _put_in_place(self, index: int, wire: Wire, node: Node) -> None:
-        """
-        Have a new agent in the place of one that was dropped.
-        """
+        """Have a new agent in the place of one that was dropped."""
         self._wires[index], self._to_write[index], self.nodes[index] = wire, queue.SimpleQueue(), node
         self._begin(index)
 

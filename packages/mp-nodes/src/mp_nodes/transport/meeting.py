@@ -155,9 +155,7 @@ class Meeting:
             raise Ended(signum)
 
     def _listen(self, server: socket.socket, now: float) -> None:
-        """
-        Listen, or do not for a while.
-        """
+        """Listen, or do not for a while."""
         if self._listening and now < self._listen_at:
             self._selector.unregister(server)
         elif not self._listening and now >= self._listen_at:
@@ -212,9 +210,7 @@ class Meeting:
             self._turn_away(peer, type(error).__name__)
 
     def _let_in(self, peer: _Unproven, introduction: handshake.Introduction) -> None:
-        """
-        Make a node of a peer whose proof is right.
-        """
+        """Make a node of a peer whose proof is right."""
         answer, seals = handshake.accept(self._place.key, peer.first, introduction)
         peer.socket.send(answer)
         peer.socket.setblocking(True)
@@ -239,9 +235,7 @@ class Meeting:
         self._changed = time.monotonic()
 
     def _look_at(self, arrival: Arrival) -> None:
-        """
-        A node that has come is silent. So its connection has ended.
-        """
+        """A node that has come is silent. So its connection has ended."""
         self._selector.unregister(arrival.wire)
         del self._found[arrival.node_rank]
         self._changed = time.monotonic()
@@ -271,9 +265,7 @@ class Meeting:
 
 
 def claim(place: JobPlace) -> socket.socket | None:
-    """
-    Listen where the nodes meet; return None if that is another machine, or another node listens there already.
-    """
+    """Listen where the nodes meet; return None if that is another machine, or another node listens there already."""
     try:
         return _listener(place)
     except EngineError as error:

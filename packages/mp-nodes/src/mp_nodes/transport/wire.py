@@ -82,9 +82,7 @@ class Wire:
             self._put(PART, part[start : start + CHUNK])
 
     def receive(self) -> bytes | bytearray:
-        """
-        Read a message. Raise `EOFError` when the peer has closed the connection, and `TamperedError`.
-        """
+        """Read a message. Raise `EOFError` when the peer has closed the connection, and `TamperedError`."""
         kind, came = self._take_message()
         while kind == MORE:
             kind, more = self._take_message()
@@ -92,9 +90,7 @@ class Wire:
         return came
 
     def receive_into(self, place: memoryview) -> int:
-        """
-        Read one record of a part into the beginning of *place*; return its size. Nobody may use the bytes before.
-        """
+        """Read one record of a part into the beginning of *place*; return its size. Nobody may use the bytes before."""
         size = min(CHUNK, place.nbytes)
         header = self._take_header()
         # The size is known, so nothing is written that does not belong here.

@@ -54,9 +54,7 @@ def for_threads(count: int | None, forks: bool = False) -> dict[str, str]:
 
 
 def limit_loaded_libraries(environment: dict[str, str]) -> None:
-    """
-    Limit the threads of the libraries that this forked worker has from its parent, if threadpoolctl is installed.
-    """
+    """Limit the threads of the libraries that this forked worker has from its parent, if threadpoolctl is installed."""
     threadpoolctl: Any = sys.modules.get("threadpoolctl")
     if threadpoolctl is not None:
         threadpoolctl.threadpool_limits(int(environment[f"{THREADS[0]}_NUM_THREADS"]))

@@ -225,16 +225,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def inherited_fd(index: int) -> NoReturn:
-    """
-    Stand in a pickle for the descriptor *index* beside it.
-    """
+    """Stand in a pickle for the descriptor *index* beside it."""
     raise pickle.UnpicklingError(f"descriptor {index} of a payload cannot be unpickled outside the payload")
 
 
 def per_rank_object(index: int) -> NoReturn:
-    """
-    Stand in a pickle for the object *index* beside it, of which each rank gets one of its own.
-    """
+    """Stand in a pickle for the object *index* beside it, of which each rank gets one of its own."""
     raise pickle.UnpicklingError(f"object {index} of a payload cannot be unpickled outside the payload")
 
 
@@ -309,9 +305,7 @@ class PickledPayload:
 
 @contextmanager
 def spawning(popen: Any) -> Iterator[None]:
-    """
-    Pickle for the process *popen*, which is being started: locks and queues refuse to be pickled otherwise.
-    """
+    """Pickle for the process *popen*, which is being started: locks and queues refuse to be pickled otherwise."""
     before = context.get_spawning_popen()
     context.set_spawning_popen(popen)
     try:

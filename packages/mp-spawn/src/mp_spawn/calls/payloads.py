@@ -25,9 +25,7 @@ from mp_spawn.calls.pickling import dumps, dumps_plainly, dumps_with, foreign_re
 
 
 def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Payload]:
-    """
-    Make a payload for each of *count* ranks; `fn` and *args* are pickled once if several ranks may unpickle that.
-    """
+    """Make a payload for each of *count* ranks; `fn` and *args* are pickled once if several ranks may unpickle that."""
     what = _named(fn, args)
     made: list[Payload] = []
     with ExitStack() as on_failure:
@@ -49,9 +47,7 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
 
 
 def plain_payload(fn: Callable[..., Any], args: tuple[Any, ...], start_method: str) -> Payload:
-    """
-    Make the payload for each rank where descriptors are scarce; `fn` and *args* are pickled for each.
-    """
+    """Make the payload for each rank where descriptors are scarce; `fn` and *args* are pickled for each."""
     what = _named(fn, args)
     return PlainPayload(
         lambda: [dumps_plainly(Inheritance(inherited())), dumps((fn, args), what, start_method)],
@@ -82,9 +78,7 @@ class _OutOfBand:
         self.for_all = True
 
     def reduce(self, thing: Any) -> Any:
-        """
-        Return the reduction of *thing*, or NotImplemented for the usual one.
-        """
+        """Return the reduction of *thing*, or NotImplemented for the usual one."""
         if is_for_one_receiver(thing):
             self.per_rank.append(thing)
             return per_rank_object, (len(self.per_rank) - 1,)

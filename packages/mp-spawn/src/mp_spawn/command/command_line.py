@@ -115,9 +115,7 @@ class _Table:
 
 
 def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
-    """
-    Return the parser of the command's options.
-    """
+    """Return the parser of the command's options."""
     parser = _Parser(prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG)
 
     def group(title: str, text: str | None = None) -> _Table:
@@ -317,9 +315,7 @@ def _with_dashes(arguments: Sequence[str]) -> list[str]:
 
 
 def check(chosen: argparse.Namespace) -> None:
-    """
-    Give options that stand for others their effect, and raise `ValueError` for those that exclude each other.
-    """
+    """Give options that stand for others their effect, and raise `ValueError` for those that exclude each other."""
     kinds = {
         "--run-path": chosen.run_path,
         "-m": chosen.module,

@@ -60,17 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def refuse(refusal: Exception) -> int:
-    """
-    Print why the command does nothing, and return its exit code.
-    """
+    """Print why the command does nothing, and return its exit code."""
     tell(f"mp-spawn: {refusal}")
     return 2
 
 
 def launch(chosen: argparse.Namespace, recording: Recording) -> int:
-    """
-    Run the ranks and return the exit code.
-    """
+    """Run the ranks and return the exit code."""
     try:
         check_time("--timeout", chosen.timeout)
         check_time("--grace-period", chosen.shutdown_timeout)
@@ -157,9 +153,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
 
 
 def not_started(stopped: Ended | OSError) -> int:
-    """
-    Print why the ranks do not run, and return the exit code.
-    """
+    """Print why the ranks do not run, and return the exit code."""
     if isinstance(stopped, Ended):
         name = signal.Signals(stopped.signum).name
         tell(f"mp-spawn: {name} came before all ranks had been started")
@@ -169,9 +163,7 @@ def not_started(stopped: Ended | OSError) -> int:
 
 
 def outcome(context: ProcessContext, timeout: float | None) -> ProcessException | TimeoutError | None:
-    """
-    Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself.
-    """
+    """Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself."""
     try:
         if context.join(timeout):
             return None
@@ -186,17 +178,13 @@ def outcome(context: ProcessContext, timeout: float | None) -> ProcessException 
 
 
 def check_time(option: str, seconds: float | None) -> None:
-    """
-    Raise `ValueError` for a time that is none.
-    """
+    """Raise `ValueError` for a time that is none."""
     if seconds is not None and not 0 <= seconds < float("inf"):
         raise ValueError(f"{option} {seconds:g} is no time; give seconds, 0 or more")
 
 
 def is_open(fd: int) -> bool:
-    """
-    Tell whether the descriptor is open.
-    """
+    """Tell whether the descriptor is open."""
     try:
         os.fstat(fd)
     except OSError:
@@ -205,9 +193,7 @@ def is_open(fd: int) -> bool:
 
 
 def open_streams() -> None:
-    """
-    Open the standard streams that are closed: otherwise a pipe of the launcher gets the number of one.
-    """
+    """Open the standard streams that are closed: otherwise a pipe of the launcher gets the number of one."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if not is_open(fd):
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number, which is fd
@@ -215,9 +201,7 @@ def open_streams() -> None:
 
 
 def has_terminal() -> bool:
-    """
-    Tell whether this process has a controlling terminal.
-    """
+    """Tell whether this process has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -226,9 +210,7 @@ def has_terminal() -> bool:
 
 
 def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
-    """
-    Return the address and the port at which the ranks of one machine may meet: the given ones, or free ones.
-    """
+    """Return the address and the port at which the ranks of one machine may meet: the given ones, or free ones."""
     # A job inside a rank is another job, whose ranks meet elsewhere.
     environ = {} if chosen.standalone or INSIDE in os.environ else os.environ
     host = chosen.master_addr or environ.get("MASTER_ADDR") or "127.0.0.1"

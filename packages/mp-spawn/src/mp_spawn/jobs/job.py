@@ -95,9 +95,7 @@ class Job:
             self.death_pipe.close()
 
     def start(self, ranks: Mapping[int, int]) -> list[Rank]:
-        """
-        Start *ranks*, which maps the number of a rank to how often it has been started before.
-        """
+        """Start *ranks*, which maps the number of a rank to how often it has been started before."""
         payloads = self.payloads(len(ranks))
         inboxes: list[Inbox] = []
         stacks: list[Stacks | None] = []
@@ -161,9 +159,7 @@ class Job:
         ]
 
     def preparation(self) -> dict[str, Any]:
-        """
-        Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, ….
-        """
+        """Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, …."""
         from mp_core.children.main_module import leave_out
 
         leave_out()
@@ -212,9 +208,7 @@ def close(owners: list[OwnedFd]) -> None:
 
 
 def are_descriptors_few(nprocs: int, output: Output, for_a_rank: int = FOR_A_RANK) -> bool:
-    """
-    Tell whether the start of so many ranks may need more descriptors than are left. Without /proc, say no.
-    """
+    """Tell whether the start of so many ranks may need more descriptors than are left. Without /proc, say no."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -228,9 +222,7 @@ def are_descriptors_few(nprocs: int, output: Output, for_a_rank: int = FOR_A_RAN
 
 
 def check_room(nprocs: int, each: int) -> None:
-    """
-    Raise `ValueError` for more ranks than this machine can have, if each has so many bytes of its own.
-    """
+    """Raise `ValueError` for more ranks than this machine can have, if each has so many bytes of its own."""
     if nprocs <= FEW_RANKS:
         return
     import resource
@@ -272,9 +264,7 @@ def check_call(fn: Any, args: Any, nprocs: Any) -> None:
 
 
 def check_start_method(start_method: Any, context: Any) -> None:
-    """
-    Raise `ValueError` for an unknown start method, `TypeError` if *context* is no context.
-    """
+    """Raise `ValueError` for an unknown start method, `TypeError` if *context* is no context."""
     if context is not None:
         if not isinstance(context, BaseContext):
             raise TypeError(f"context is {context!r}; give multiprocessing.get_context(...), or None")
@@ -284,9 +274,7 @@ def check_start_method(start_method: Any, context: Any) -> None:
 
 
 def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None:
-    """
-    Raise `TypeError` or `ValueError` for an option out of its range.
-    """
+    """Raise `TypeError` or `ValueError` for an option out of its range."""
     if threads_per_rank is not None:
         at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
     at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
@@ -299,9 +287,7 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
 
 
 def at_least(name: str, value: Any, least: int, what: str) -> None:
-    """
-    Raise `TypeError` or `ValueError` for an option that is no integer, or too small; *what* says what to give.
-    """
+    """Raise `TypeError` or `ValueError` for an option that is no integer, or too small; *what* says what to give."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -54,9 +54,7 @@ NO_STREAM = Selection()
 
 
 class Streams(NamedTuple):
-    """
-    A place for each stream of each rank: a file in *folder*, this program's own stream, both, or neither.
-    """
+    """A place for each stream of each rank: a file in *folder*, this program's own stream, both, or neither."""
 
     folder: str
     #: To files only.

@@ -54,9 +54,7 @@ def tell_failure(first: Failure, rows: list[Row]) -> None:
 
 @contextmanager
 def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
-    """
-    Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends.
-    """
+    """Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends."""
     if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
         yield
         return
