@@ -41,7 +41,6 @@ class Gate:
         self._lock.acquire()
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
         return self._is_set
 
     def set(self) -> None:

@@ -275,7 +275,6 @@ class _ToParent(logging.Handler):
         self._lost = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send the record."""
         if not self._lost:
             try:
                 if self._socket is None:

@@ -73,7 +73,6 @@ def place_of(storage: Any, tensor: Any = None) -> Place | None:
 
 
 def reduce_storage(storage: Any) -> Any:
-    """Reduce a `torch.UntypedStorage`."""
     if storage.device.type == "cpu":
         if by_value() or not storage.nbytes():
             return _by_value(storage)
@@ -97,7 +96,6 @@ def _by_value(storage: Any) -> Any:
 
 
 def rebuild_storage(block: Block, offset: int, nbytes: int) -> Any:
-    """Rebuild a storage over *block*."""
     return storage_over(block, offset, nbytes)
 
 

@@ -76,7 +76,6 @@ _set_up = False
 
 
 def is_set_up() -> bool:
-    """Return whether `set_up` was called."""
     return _set_up
 
 

@@ -68,7 +68,6 @@ class Recorder:
         return f"{self.capacity}:{self.folder}"
 
     def name_process(self, name: str) -> None:
-        """Give this process a name."""
         backend.timeline_name(name[:200].encode(errors="replace").decode(), True)
 
     def _name(self, text: str) -> int:
@@ -109,7 +108,6 @@ class Recorder:
         _write(kinds.LOST, flags, 0, worker, number, position, items, self._name(name))
 
     def started(self, pid: int, name: str, began: int) -> None:
-        """Record the start of a process."""
         _write(kinds.START, 0, began, pid, 0, 0, 0, self._name(name))
 
     def made(self, reader: Any, size: int) -> None:

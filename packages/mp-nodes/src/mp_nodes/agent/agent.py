@@ -98,7 +98,6 @@ class Agent:
         self._heard = time.monotonic()
 
     def receive(self, message: Any) -> None:
-        """Handle a message."""
         self.hear()
         match message:
             case Ping(at):

@@ -108,7 +108,6 @@ class NodeJob(Job):
 
     @classmethod
     def of(cls, start: Start, payload: NodePayload, launcher: Launcher, output: Relay) -> Self:
-        """Return the job that the driver asks for."""
         count = len(start.node.ranks)
         return cls(
             fn=cls.of,

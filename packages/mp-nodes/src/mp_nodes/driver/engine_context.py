@@ -195,7 +195,6 @@ class EngineContext(RunningJob):
     # ---- the start ---------------------------------------------------------------------------------------------------
 
     def _lay_out(self, agents: protocol.Agents) -> list[Node]:
-        """Return the nodes, each with its ranks."""
         nodes = agents.nodes
         self._plan = dataclasses.replace(self._plan, nprocs=nodes[-1].ranks.stop, groups=len(nodes))
         return nodes

@@ -41,7 +41,6 @@ class Local:
         self.nodes = nodes
 
     def place(self, nprocs: int) -> Agents:
-        """Start an agent for each node."""
         names = [f"local-{index}" for index in range(min(self.nodes, nprocs))]
         places = zip(names, spread(nprocs, len(names)), strict=True)
         return start_agents([Node(name, "", ranks) for name, ranks in places])
@@ -57,7 +56,6 @@ class _LocalAgents(ConnectedAgents):
         self._by_index = list(processes)
 
     def drop(self, node: int) -> None:
-        """Kill the agent."""
         super().drop(node)
         kill(self._by_index[node])
 
@@ -76,7 +74,6 @@ class _LocalAgents(ConnectedAgents):
 
 
 def start_agents(nodes: list[Node]) -> Agents:
-    """Start an agent process for each of *nodes*."""
     wires: list[Wire] = []
     processes: list[subprocess.Popen[bytes]] = []
     try:

@@ -45,7 +45,6 @@ class RayAgent:
 
     @ray.method(concurrency_group="send")  # type: ignore[untyped-decorator, unused-ignore]
     def send(self, message: Any) -> None:
-        """Take a message of the driver."""
         self._agent.receive(message)
 
     @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator, unused-ignore]

@@ -190,7 +190,6 @@ class RayAgents:
         self._polls = {poll: pair for poll, pair in self._polls.items() if pair[1] is not actor}
 
     def drop(self, node: int) -> None:
-        """Kill the actor."""
         for actor, _, _ in self._candidates.pop(node, ()):
             self._end(node, actor)
         self._end(node, self._actors[node])

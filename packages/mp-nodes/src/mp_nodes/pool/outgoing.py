@@ -41,13 +41,11 @@ class Outgoing:
                 self._wake()
 
     def put(self, message: Any) -> None:
-        """Add a message."""
         with self._changed:
             self._others.append(message)
             self._wake()
 
     def end(self, outcome: Outcome) -> None:
-        """Add the outcome of a task."""
         with self._changed:
             self._outcomes.append(outcome)
             self._tasks -= 1

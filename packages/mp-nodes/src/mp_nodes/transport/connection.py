@@ -57,11 +57,9 @@ class ConnectedAgents:
             self._to_write[node].put([pickle.dumps(start), *parts])
 
     def send(self, node: int, message: Any) -> None:
-        """Queue a message."""
         self._to_write[node].put([pickle.dumps(message)])
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
-        """Return what has come."""
         came = []
         with contextlib.suppress(queue.Empty):
             came.append(self._came.get(timeout=timeout))

@@ -70,7 +70,6 @@ class Wire:
         self._written = self._read = 0
 
     def send(self, message: bytes) -> None:
-        """Write a message."""
         view = memoryview(message)
         for start in range(0, len(view) or 1, CHUNK):
             piece = view[start : start + CHUNK]

@@ -286,7 +286,6 @@ class Scheduler(Workers):
             self.wake()  # it cannot see, in its sleep, a message that was looked at and stays
 
     def has_begun(self, task: Task) -> bool:
-        """Tell whether a worker has begun *task*."""
         worker = task.worker
         return worker is not None and worker.has_begun(task)
 
@@ -364,7 +363,6 @@ class Scheduler(Workers):
         return all(worker.ready for worker in list(self.dispatcher.workers))
 
     def processes(self) -> list[Any]:
-        """Return the processes of the workers."""
         return [worker.process for worker in list(self.dispatcher.workers)]
 
     def queued(self) -> int:
@@ -633,7 +631,6 @@ class Scheduler(Workers):
                 self._progress.close()
 
     def _abort(self) -> None:
-        """Fail all unfinished tasks."""
         error = self._broken(self.reason)
         queue = self.dispatcher.queue
         while queue:

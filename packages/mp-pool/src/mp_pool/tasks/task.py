@@ -269,19 +269,16 @@ def as_task(task: Task | Item) -> Task:
 
 
 def cancelled() -> Exception:
-    """Return the exception of a cancelled task."""
     from concurrent.futures import CancelledError
 
     return CancelledError("the task was cancelled")
 
 
 def options_of(task: Task | Item) -> TaskOptions:
-    """Return the options of the task, which may be an item."""
     return task.options if isinstance(task, Task) else task[3].options
 
 
 def name_of(task: Task) -> str:
-    """Return the name of the user's function."""
     return task_messages.name_of(task.function, task.args)
 
 

@@ -114,7 +114,6 @@ class TaskSocket:
         return self._far.fileno(), -1
 
     def close_ends(self) -> None:
-        """Close the descriptors for the worker."""
         if self._far is not None:
             self._far.close()
 
@@ -160,7 +159,6 @@ class TaskSocket:
         return number, kind, packet[HEADER.size :]
 
     def take_all(self) -> list[tuple[int, int, bytes]]:
-        """Return the messages that are there."""
         messages = []
         while (message := self.take()) is not None:
             if message[1] == BEGUN:

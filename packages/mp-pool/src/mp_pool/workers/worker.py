@@ -152,7 +152,6 @@ class Worker:
             gone.release()
 
     def close(self) -> None:
-        """Close all descriptors."""
         if self.ring is not None:
             self.ring.close()
             keep_in_children(self.ring)

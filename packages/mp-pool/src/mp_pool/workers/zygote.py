@@ -284,19 +284,15 @@ class ZygotePopen:
                 signal.pidfd_send_signal(self.sentinel, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self._send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self._send_signal(signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Send SIGINT."""
         self._send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Close its descriptor."""
         self.finalizer()
 
 

@@ -131,7 +131,6 @@ class ForkedPayload:
         return []
 
     def load(self) -> Call:
-        """Return them."""
         return self._call
 
     def close(self) -> None: ...
@@ -288,7 +287,6 @@ class PickledPayload:
 
     @property
     def fds(self) -> list[InheritedFd]:
-        """All descriptors of it."""
         return [*self._call.fds, *self._per_rank.fds, *self._buffers.fds]
 
     def load(self) -> Call:

@@ -101,7 +101,6 @@ class _Table:
         self._environ = environ
 
     def ours(self, *names: str, **details: Any) -> None:
-        """Add an option."""
         self._group.add_argument(*names, **details)
 
     def torchruns(self, *names: str, **details: Any) -> None:
@@ -115,7 +114,6 @@ class _Table:
 
 
 def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
-    """Return the parser of the command's options."""
     parser = _Parser(prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG)
 
     def group(title: str, text: str | None = None) -> _Table:

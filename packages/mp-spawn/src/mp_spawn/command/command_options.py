@@ -203,7 +203,6 @@ def restarts_all(chosen: argparse.Namespace) -> bool:
 
 
 def common_variables(chosen: argparse.Namespace, per_node: int) -> dict[str, str]:
-    """Return the variables that all ranks have in common."""
     common = job_variables(chosen.role, chosen.rdzv_id or "none", chosen.max_restarts)
     # As torchrun does, which counts by node as well.
     if (

@@ -184,7 +184,6 @@ def check_time(option: str, seconds: float | None) -> None:
 
 
 def is_open(fd: int) -> bool:
-    """Tell whether the descriptor is open."""
     try:
         os.fstat(fd)
     except OSError:

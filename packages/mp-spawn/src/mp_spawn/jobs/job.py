@@ -201,7 +201,6 @@ class Job:
 
 
 def close(owners: list[OwnedFd]) -> None:
-    """Close all of them."""
     for each in owners:
         each.close()
     owners.clear()

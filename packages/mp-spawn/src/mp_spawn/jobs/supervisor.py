@@ -51,7 +51,6 @@ class Supervisor:
 
     @classmethod
     def start(cls, job: Any, signals: Any = None) -> Self:
-        """Start the ranks of a job."""
         try:
             ranks = job.start(dict.fromkeys(range(job.nprocs), 0))
         except BaseException:
@@ -80,7 +79,6 @@ class Supervisor:
                 rank.signal(signum)
 
     def count_ended(self) -> int:
-        """Return how many ranks have ended."""
         return sum(rank.ended for rank in self.ranks)
 
     def wait(self, deadline: float | None) -> bool:
@@ -160,7 +158,6 @@ class Supervisor:
         return True
 
     def failure(self, rank: Rank) -> Failure | None:
-        """Return the failure of a rank, or None."""
         return rank.failure(needs_result=self.job is not None and self.job.wants_result)
 
     def settle(self, grace_period: float | None) -> ProcessException | None:
@@ -207,7 +204,6 @@ class Supervisor:
             self.pass_time(KILL_TO_DEAD)
 
     def text(self, rank: int, stream: str) -> str:
-        """Return the captured output of a rank."""
         return "" if self.job is None else self.job.output.text(rank, stream)
 
     def signal(self, signum: int, casualties: bool = False) -> None:

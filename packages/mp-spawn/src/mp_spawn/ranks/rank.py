@@ -215,7 +215,6 @@ def stacks_of(ranks: list[Rank]) -> dict[int, str]:
 
 
 def all_ended(ranks: list[Rank]) -> bool:
-    """Tell whether all of them have ended."""
     return all(rank.ended for rank in ranks)
 
 

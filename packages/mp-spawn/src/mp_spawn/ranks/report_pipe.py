@@ -39,8 +39,6 @@ class Kind(enum.IntEnum):
 
 
 class Report(NamedTuple):
-    """The report of a rank."""
-
     kind: Kind
     at: float
     text: str
