@@ -13,7 +13,7 @@
 PyObject *mp_api_capsule(void); /* api.c */
 
 PyDoc_STRVAR(out_of_band_doc, "out_of_band(number, /)\n--\n\n"
-                              "Return an object that the message carries beside its pickle.");
+                              "Return an out-of-band object of the message.");
 PyDoc_STRVAR(
     load_out_of_band_doc,
     "load_out_of_band(stream, objects, /)\n--\n\n"

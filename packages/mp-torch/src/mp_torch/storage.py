@@ -184,7 +184,7 @@ def _adopt(tensor: Any, storage: Any) -> None:
     tensor.set_(storage, 0, tensor.shape)
 
 
-if can_move():  # here, because a process that has not called install() receives tensors, too
+if can_move():  # here, because a process that has not called install() also receives tensors
     _functions.setup_storages(
         EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt, _count_users
     )

@@ -150,7 +150,7 @@ def too_many() -> bool:
     if len(popen._fds) <= FORKSERVER_TAKES:
         return False
     _close()
-    _close_queue()
+    _close_pending()
     popen._fds.clear()
     _start.room = False
     return True
@@ -205,7 +205,7 @@ def take_back(before: Mark) -> None:
     if _start.opened is not opened:
         _close()
     if _start.queue is not queue:
-        _close_queue()
+        _close_pending()
     if hasattr(popen, "_fds"):
         del popen._fds[count:]
 
@@ -220,7 +220,7 @@ def _close() -> None:
             os.close(fd)
 
 
-def _close_queue() -> None:
+def _close_pending() -> None:
     if _start.queue is not None:
         _start.queue.close()
     _start.queue, _start.queue_of = None, None
@@ -256,5 +256,5 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
 
 def _close_all() -> None:
     _close()
-    _close_queue()
+    _close_pending()
     _close_arguments()

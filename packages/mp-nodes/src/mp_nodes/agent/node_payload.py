@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from mp_core import install
 from mp_core.children import inheritance
-from mp_core.children.main_module import note_other_receivers
+from mp_core.children.main_module import receivers_may_differ
 from mp_core.memory.block import Block, allocate
 from mp_core.memory.mapped_buffers import laid_out, memory_file
 from mp_core.sharing.backend import pickled, share
@@ -67,7 +67,7 @@ class Shipment(NamedTuple):
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[memoryview]]:
     """Pickle `fn` and *args* for other machines; return that and the bytes that travel beside it."""
-    note_other_receivers()
+    receivers_may_differ()
     kinds = ", ".join(type(arg).__name__ for arg in args)
     what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
     # The message is dropped with its references: there is no receiver on this machine.

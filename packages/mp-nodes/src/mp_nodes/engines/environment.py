@@ -120,7 +120,7 @@ class _JobAgents(ConnectedAgents):
 
 def join_job(place: JobPlace, ranks: int = 0) -> int:
     """
-    Be a node other than node 0: run the ranks that node 0 asks for, and return its exit code.
+    Run the ranks that node 0 asks for on this other node, and return the exit code of the job.
 
     *ranks* is their number, if every node tells its own.
     """

@@ -41,6 +41,7 @@ class Local:
         self.nodes = nodes
 
     def place(self, nprocs: int) -> Agents:
+        """Start an agent for each node."""
         names = [f"local-{index}" for index in range(min(self.nodes, nprocs))]
         places = zip(names, spread(nprocs, len(names)), strict=True)
         return start_agents([Node(name, "", ranks) for name, ranks in places])

@@ -17,7 +17,7 @@ class Outgoing:
     """
     A queue of messages. Outcomes are put into one message; that of the node's last task waits for no other.
 
-    The node measures how fast its workers are, as the driver would measure the network, too. *ready* tells whether all
+    The node measures how fast its workers are, as the driver would also measure the network. *ready* tells whether all
     of them have started; before that there is nothing to measure.
     """
 

@@ -264,7 +264,7 @@ class NodeScheduler:
             more = True
             while more:
                 try:
-                    more = self._step(*self._events.get(timeout=self._patience()))
+                    more = self._step(*self._events.get(timeout=self._time_to_look()))
                 except queue.Empty:
                     self._balance()
         except BaseException as error:
@@ -309,7 +309,7 @@ class NodeScheduler:
             self._finish()
         return True
 
-    def _patience(self) -> float | None:
+    def _time_to_look(self) -> float | None:
         """Return after how many seconds to look for tasks that wait, while others are idle; None if there are none."""
         wait = not self._queue and any(len(node.tasks) > node.size for node in self._nodes)
         return LONG if wait else None

@@ -94,7 +94,7 @@ class ConnectedAgents:
             while True:
                 self._take(index, wire, pickle.loads(wire.receive()))
         except TamperedError as error:
-            to_write.put([pickle.dumps(Lost(str(error)))])  # so that the other end says it, too
+            to_write.put([pickle.dumps(Lost(str(error)))])  # so that the other end also says it
             self._take(index, wire, Lost(str(error)))
         except (EOFError, OSError) as error:
             self._take(index, wire, Lost(f"its agent has closed the connection ({type(error).__name__})"))
@@ -129,7 +129,7 @@ def serve(wire: Wire, signals: queue.SimpleQueue[int] | None = None) -> int:
         while signals is not None and not signals.empty():
             agent.outbox.put(Signalled(signals.get()))
     if agent.code is None:
-        sender.join(TO_SAY)  # why: the driver is to report it, too
+        sender.join(TO_SAY)  # why: the driver also reports it
         return 1
     return agent.code
 

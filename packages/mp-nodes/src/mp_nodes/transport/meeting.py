@@ -146,7 +146,7 @@ class Meeting:
                 elif isinstance(key.data, _Unproven):
                     self._hear(key.data)
                 elif isinstance(key.data, Arrival):
-                    self._look_at(key.data)
+                    self._on_hangup(key.data)
                 else:
                     key.data.handle(self._end)
 
@@ -234,8 +234,8 @@ class Meeting:
         self._found[arrival.node_rank] = arrival
         self._changed = time.monotonic()
 
-    def _look_at(self, arrival: Arrival) -> None:
-        """A node that has come is silent. So its connection has ended."""
+    def _on_hangup(self, arrival: Arrival) -> None:
+        """Forget a node that has come: until all have come it is silent, so its connection has ended."""
         self._selector.unregister(arrival.wire)
         del self._found[arrival.node_rank]
         self._changed = time.monotonic()

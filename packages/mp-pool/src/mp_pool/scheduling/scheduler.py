@@ -233,7 +233,7 @@ class Scheduler(Workers):
         """
         worker, seen, done = task.worker, False, False
         if worker is None or not self._may_be_received(task, worker):
-            self._return_to_lines()
+            self._return_to_rings()
             return
         try:
             self._is_received = True
@@ -245,7 +245,7 @@ class Scheduler(Workers):
                     self._lock.release()
         finally:
             if not done or self.state != RUNNING:
-                self._return_to_lines(seen)
+                self._return_to_rings(seen)
 
     def _may_be_received(self, task: Task, worker: Worker) -> bool:
         dispatcher = self.dispatcher
@@ -280,7 +280,7 @@ class Scheduler(Workers):
         worker.ring.skip(message[0])
         return True
 
-    def _return_to_lines(self, seen: bool = False) -> None:
+    def _return_to_rings(self, seen: bool = False) -> None:
         self._is_received = False
         if seen or self._is_beside:
             self.wake()  # it cannot see, in its sleep, a message that was looked at and stays

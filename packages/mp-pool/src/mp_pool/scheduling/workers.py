@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 from resource import RUSAGE_CHILDREN, getrusage
 
-from mp_core.children.main_module import is_missing_guard, missing_guard, note_other_receivers
+from mp_core.children.main_module import is_missing_guard, missing_guard, receivers_may_differ
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.oom_kills import oom_kills, own_kills_between
@@ -56,7 +56,7 @@ class Workers:
     ) -> None:
         initializer = None
         if not settings.forked:
-            note_other_receivers()
+            receivers_may_differ()
         if settings.initializer is not None and not settings.forked:
             # With the arguments of a process, their memory would be lost if the process ended before it read them.
             initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)

@@ -338,7 +338,7 @@ def _unsent(error: BaseException, value: Any) -> BaseException:
     try:
         return MaybeEncodingError(error, value)  # type: ignore[no-any-return]
     except Exception:
-        text = f"an object of {type(value).__qualname__}"  # its repr() fails, too
+        text = f"an object of {type(value).__qualname__}"  # its repr() also fails
         return MaybeEncodingError(error, text)  # type: ignore[no-any-return]
 
 

@@ -3,7 +3,7 @@
 Note [Torchrun's lines]
 -----------------------
 A launch line of torchrun means the same here. `-n` counts the ranks of a job; without it, torchrun's `--nproc-per-node`
-counts those of a node, and a failed rank has all ranks started again. Options of torchrun that cannot be had are in
+counts those of a node, and a failed rank has all ranks started again. Options of torchrun that are not supported are in
 `REFUSED`, each with the reason, so that none is taken for something else.
 
 Names may have underscores instead of dashes. `PET_` and the name of an option of torchrun is a variable with its value,
@@ -323,7 +323,7 @@ def check(chosen: argparse.Namespace) -> None:
     if len(given := [name for name, is_given in kinds.items() if is_given]) > 1:
         raise ValueError(f"{' and '.join(given)} ask for programs of different kinds; give one of them")
     if chosen.rdzv_backend not in BACKENDS:
-        raise ValueError(f"--rdzv-backend {chosen.rdzv_backend} cannot be had; give {' or '.join(BACKENDS)}")
+        raise ValueError(f"--rdzv-backend {chosen.rdzv_backend} is not supported; give {' or '.join(BACKENDS)}")
     if chosen.standalone:
         if chosen.nnodes is not None and chosen.nnodes.least > 1:
             raise ValueError(

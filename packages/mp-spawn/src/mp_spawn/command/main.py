@@ -178,9 +178,9 @@ def outcome(context: ProcessContext, timeout: float | None) -> ProcessException 
 
 
 def check_time(option: str, seconds: float | None) -> None:
-    """Raise `ValueError` for a time that is none."""
+    """Raise `ValueError` unless *seconds* is 0 or more, or None."""
     if seconds is not None and not 0 <= seconds < float("inf"):
-        raise ValueError(f"{option} {seconds:g} is no time; give seconds, 0 or more")
+        raise ValueError(f"{option} {seconds:g} is invalid: give seconds, 0 or more")
 
 
 def is_open(fd: int) -> bool:

@@ -50,18 +50,18 @@ class ProcessContext(RunningJob):
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
         ranks = [Rank(index, process, PidFd.of(process)) for index, process in enumerate(processes)]
-        self._begin(Supervisor(ranks, None))
+        self._init_fields(Supervisor(ranks, None))
         self.error_files = error_files
 
     @classmethod
     def _of(cls, job: Job, signals: Forwarding | Deferral | None = None) -> Self:
         """Start a job. *signals* are the signals to this process to handle while the ranks run."""
         self = cls.__new__(cls)
-        self._begin(Supervisor.start(job, signals))
+        self._init_fields(Supervisor.start(job, signals))
         self.error_files = [""] * job.nprocs
         return self
 
-    def _begin(self, supervisor: Supervisor) -> None:
+    def _init_fields(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self.processes: list[BaseProcess] = supervisor.processes
         self.sentinels = supervisor.sentinels

@@ -169,9 +169,9 @@ class Job:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
         # Not at the top: a fork does not need mp-core.
-        from mp_core.children.main_module import note_other_receivers
+        from mp_core.children.main_module import receivers_may_differ
 
-        note_other_receivers()
+        receivers_may_differ()
         from mp_spawn.calls.payloads import payloads, plain_payload
 
         if self.frugal:

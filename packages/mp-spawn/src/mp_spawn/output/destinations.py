@@ -112,7 +112,7 @@ class Files(_WriteEnds):
             with (self._folder / f"rank-{rank}.err").open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
-            pass  # the exception has the failure, too
+            pass  # the exception also has the failure
 
 
 class Piped(_WriteEnds):

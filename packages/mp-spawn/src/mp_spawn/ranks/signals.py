@@ -161,7 +161,7 @@ class WakeUpPipe:
             try:
                 os.write(self._wakeup_before, others)
             except OSError:
-                pass  # it is full or closed: the C handler ignores that, too
+                pass  # it is full or closed: the C handler also ignores that
         return [signum for signum in data if signum in self._signals]
 
     def raise_ended(self) -> None:
