@@ -624,7 +624,7 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
-int mp_add_line_type(PyObject *module)
+int mp_add_task_ring_type(PyObject *module)
 {
     task_ring_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
     int rc = task_ring_type == NULL
