@@ -3,7 +3,7 @@
 Note [Which processes record]
 -----------------------------
     fork                a hook after the fork opens a file for the child
-    spawn, forkserver   the pickle of the process object has an `_Invitation`, whose unpickling does it, since a fork
+    spawn, forkserver   the pickle of the process object has a call of `join`, whose unpickling does it, since a fork
                         server may be older than the timeline
     started by exec     `MP_TIMELINE_RUN` in the environment, which names the folder; `import mp_core` looks for it
 
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from multiprocessing import context, process, util
 
 from mp_core.sharing import backend, forks
+from mp_core.system.pickled_call import PickledCall
 from mp_core.timeline import events as kinds
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -192,16 +193,6 @@ def _end_after_fork(of: object) -> None:
 # ---- children --------------------------------------------------------------------------------------------------------
 
 
-class _Invitation:
-    """In the pickle of a process object: the child joins when it is unpickled."""
-
-    def __init__(self, *invitation: str) -> None:
-        self.invitation = invitation
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, ...]]:
-        return join, self.invitation
-
-
 def _watch() -> None:
     """Record the starts of processes, and invite those that are started; once for this process and its forks."""
     global _watches
@@ -223,7 +214,7 @@ def _recorded(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if not backend.recorders:
             return start(child)
         recorder, began = backend.recorders[0], _now()
-        vars(child)["_timeline"] = _Invitation(recorder.invitation(), str(child.name))
+        vars(child)["_timeline"] = PickledCall(join, recorder.invitation(), str(child.name))
         try:
             popen = start(child)
         finally:

@@ -47,7 +47,7 @@ from mp_spawn.calls.payload import (
     collected_fds,
     per_rank_object,
 )
-from mp_spawn.calls.payloads import Inheritance
+from mp_spawn.calls.payloads import attaching
 from mp_spawn.calls.pickling import dumps_plainly, dumps_with, foreign_reducer
 
 
@@ -166,7 +166,7 @@ class NodePayload:
                     end = self.post_office.open()
                     on_exit.callback(os.close, end)
                     beside.append(InheritedFd(end))
-                own = PickleFile(dumps_plainly((Inheritance(self._inherited), beside)), fds)
+                own = PickleFile(dumps_plainly((attaching(self._inherited), beside)), fds)
             fd = os.dup(self._fd) if self._fd >= 0 else -1
             made.append(PickledPayload(call, own, Buffers.over(fd, list(self._spans))))
         return made

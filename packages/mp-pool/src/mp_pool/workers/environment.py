@@ -22,6 +22,8 @@ import operator
 import sys
 import warnings
 
+from mp_core.system.pickled_call import PickledCall
+
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
@@ -77,16 +79,6 @@ class NameThatSets(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        environ = _Call(operator.attrgetter("environ"), _Call(importlib.import_module, "os"))
-        update = _Call(operator.methodcaller("update", self.environment), environ)
+        environ = PickledCall(operator.attrgetter("environ"), PickledCall(importlib.import_module, "os"))
+        update = PickledCall(operator.methodcaller("update", self.environment), environ)
         return operator.getitem, ((str(self), update), 0)
-
-
-class _Call:
-    """Pickle as a call."""
-
-    def __init__(self, function: Any, argument: Any) -> None:
-        self._function, self._argument = function, argument
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._function, (self._argument,)

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from mp_core.memory.mapped_buffers import ALIGNMENT, Spans, laid_out, map_buffers, memory_file
 from mp_core.system.descriptor import Descriptor
+from mp_core.system.pickled_call import PickledCall
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -341,15 +342,5 @@ class _Collector:
         self._fds[-1].fd = os.dup(fd)
         return len(self._fds) - 1
 
-    def DupFd(self, index: int) -> _FdIndex:
-        return _FdIndex(index)
-
-
-class _FdIndex:
-    """A descriptor in a pickle."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return inherited_fd, (self._index,)
+    def DupFd(self, index: int) -> PickledCall:
+        return PickledCall(inherited_fd, index)

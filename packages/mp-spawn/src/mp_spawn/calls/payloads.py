@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from mp_core.children.inheritance import attach, inherited
+from mp_core.children.inheritance import Inherited, attach, inherited
 from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
+from mp_core.system.pickled_call import PickledCall
 from mp_spawn.calls.payload import (
     Buffers,
     Payload,
@@ -39,7 +40,7 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
             for _ in range(count if found.for_all else 1):
                 if not made or found.per_rank:
                     with collected_fds() as fds:
-                        own = PickleFile(dumps_plainly((Inheritance(inherited()), found.per_rank)), fds)
+                        own = PickleFile(dumps_plainly((attaching(inherited()), found.per_rank)), fds)
                     on_failure.callback(own.close)
                 made.append(PickledPayload(call, own, buffers))
         on_failure.pop_all()
@@ -50,7 +51,7 @@ def plain_payload(fn: Callable[..., Any], args: tuple[Any, ...], start_method: s
     """Make the payload for each rank where descriptors are scarce; `fn` and *args* are pickled for each."""
     what = _named(fn, args)
     return PlainPayload(
-        lambda: [dumps_plainly(Inheritance(inherited())), dumps((fn, args), what, start_method)],
+        lambda: [dumps_plainly(attaching(inherited())), dumps((fn, args), what, start_method)],
     )
 
 
@@ -93,11 +94,6 @@ class _OutOfBand:
         return NotImplemented
 
 
-class Inheritance:
-    """The first object that a rank unpickles: it puts the rank into the session of its parent."""
-
-    def __init__(self, inherited: Any) -> None:
-        self._inherited = inherited
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (tuple, ()) if self._inherited is None else (attach, tuple(self._inherited))
+def attaching(inherited: Inherited | None) -> PickledCall:
+    """Return the first object that a rank unpickles: it puts the rank into the session of its parent."""
+    return PickledCall(tuple) if inherited is None else PickledCall(attach, *inherited)
