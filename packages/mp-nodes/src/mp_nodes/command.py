@@ -26,7 +26,7 @@ from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import check_options
 from mp_spawn.output.terminal import Row, tell_failure
 from mp_spawn.ranks.process_handle import readable
-from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
+from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
 
 def main(chosen: argparse.Namespace, recording: Recording) -> int:
@@ -131,12 +131,7 @@ def _start(chosen: argparse.Namespace, call: Call, nprocs: int, engine: Any, sig
         time_to_end=chosen.shutdown_timeout,
         restarts_all=restarts_all(chosen),
     )
-    return EngineContext(plan, look=lambda: signals.handle(_end) if readable(signals.fd, 0) else None)
-
-
-def _end(signum: int) -> None:
-    if signal.Signals(signum).name in ENDING:
-        raise Ended(signum)
+    return EngineContext(plan, look=lambda: signals.handle(raise_if_ending) if readable(signals.fd, 0) else None)
 
 
 def _table_of(context: Any, error: ProcessException) -> list[Row]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import selectors
-import signal
 import socket
 import sys
 import time
@@ -34,7 +33,7 @@ from mp_nodes.protocol import EngineError
 from mp_nodes.transport import handshake
 from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.wire import Wire
-from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
+from mp_spawn.ranks.signals import Forwarding, raise_if_ending
 
 MOST_UNPROVEN = 32
 # Seconds.
@@ -148,11 +147,7 @@ class Meeting:
                 elif isinstance(key.data, Arrival):
                     self._on_hangup(key.data)
                 else:
-                    key.data.handle(self._end)
-
-    def _end(self, signum: int) -> None:
-        if signal.Signals(signum).name in ENDING:
-            raise Ended(signum)
+                    key.data.handle(raise_if_ending)
 
     def _listen(self, server: socket.socket, now: float) -> None:
         """Listen, or do not for a while."""

@@ -169,8 +169,7 @@ class WakeUpPipe:
         if self.fd < 0 or not (came := self.read()):
             return
         for signum in came:
-            if signal.Signals(signum).name in ENDING:
-                raise Ended(signum)
+            raise_if_ending(signum)
         os.write(self.fd if self._write < 0 else self._write, bytes(came))  # `handle` handles the others
 
 
@@ -249,6 +248,12 @@ class Ended(BaseException):
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
+
+
+def raise_if_ending(signum: int) -> None:
+    """Raise `Ended` for a signal that ends a process."""
+    if signal.Signals(signum).name in ENDING:
+        raise Ended(signum)
 
 
 class Deferral(WakeUpPipe):
