@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mp_core.memory.block import Block, allocate, block_at, failed
+from mp_core.memory.block import Block, allocate, block_at, error_of
 from mp_core.sharing.backend import by_value
 from mp_core.system.errors import SharedMemoryWarning, warn_user
 from mp_torch import _functions
@@ -60,7 +60,7 @@ def place_of(storage: Any, tensor: Any = None) -> Place | None:
     if block is None:
         moved = _functions.move_storage(storage, tensor)
         if moved < 0:
-            failed(-moved, nbytes)
+            raise error_of(-moved, nbytes)
         block = block_at(storage.data_ptr())
         if block is None:
             return None  # it is empty, or torch shares it

@@ -41,10 +41,7 @@ def _stays(number: int, nbytes: int) -> None:
     from mp_core.memory import block
     from mp_core.system.errors import warn_sent_by_value
 
-    try:
-        block.failed(number, nbytes)
-    except (MemoryError, OSError) as error:
-        warn_sent_by_value("data", nbytes, error)
+    warn_sent_by_value("data", nbytes, block.error_of(number, nbytes))
 
 
 # ---- array.array -----------------------------------------------------------------------------------------------------
