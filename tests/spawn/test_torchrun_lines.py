@@ -254,7 +254,7 @@ def test_an_option_that_cannot_be_had_is_refused_by_name(option: str, show: str)
         (["--nnodes", "2:1"], "2:1 is no number of nodes"),
         (["--nnodes", "two"], "two is no number of nodes; give one, or MIN:MAX"),
         (["--standalone", "--nnodes", "2"], "--standalone is for one node, and --nnodes asks for 2"),
-        (["--rdzv-backend", "etcd-v2"], "--rdzv-backend etcd-v2 cannot be had; give static or c10d"),
+        (["--rdzv-backend", "etcd-v2"], "--rdzv-backend etcd-v2 is not supported; give static or c10d"),
         (["--rdzv-endpoint", "host:http"], "host:http is no place to meet; give HOST:PORT"),
         (["--rdzv-conf", "jointimeout=3"], "jointimeout is not known; give some of "),
         (["--rdzv-conf", "join_timeout=soon"], "join_timeout=soon has no value that join_timeout can have"),

@@ -131,7 +131,7 @@ static int mapped(struct mpshm__session *session, uint32_t index, int fd,
     mpshm__fd_set(&segment->fd, fd);
     err = mpshm__segment_insert(session, segment);
     if (err < 0)
-        mpshm__segment_unmap(segment); /* closes the descriptor, too */
+        mpshm__segment_unmap(segment); /* also closes the descriptor */
     *out = segment;
     return err;
 }

@@ -97,12 +97,9 @@ static int has_one_cpu(void)
     return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) == 1;
 }
 
-/* Whether the other process ran on this processor when it was last heard of; with several others,
- * one of them may at any time. */
+/* Whether the other process ran on this processor when it was last heard of. */
 static int shares_cpu(const _Atomic uint32_t *known)
 {
-    if (known == NULL)
-        return 1;
     uint32_t cpu = atomic_load_explicit(known, memory_order_relaxed);
 
     return cpu != 0 ? cpu == mpshm__this_cpu() : has_one_cpu();

@@ -18,8 +18,7 @@ struct mpshm__awaited {
     int (*has)(void *of, uint64_t value);
     void *of;
     uint64_t value;
-    /* The processor of the process that brings it, plus 1; 0: not known. NULL: one of several
-     * processes brings it, or threads of this process have to run first. */
+    /* The processor of the process that brings it, plus 1; 0: not known. */
     const _Atomic uint32_t *cpu;
 };
 

@@ -144,7 +144,7 @@ static int has_byte(const mpshm_channel *end, int fd)
     char byte;
     struct pollfd poll_for = {.fd = fd, .events = POLLIN};
 
-    if (is_duplex(end)) /* a closed socket is readable, too */
+    if (is_duplex(end)) /* a closed socket is also readable */
         return MPSHM__RETRY(recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) == 1;
     return MPSHM__RETRY(poll(&poll_for, 1, 0)) == 1 && (poll_for.revents & POLLIN);
 }

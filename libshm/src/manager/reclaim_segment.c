@@ -132,7 +132,7 @@ void mpshm__drop_segment(struct manager *m, uint32_t i)
     m->session.segments[i] = NULL;
 }
 
-/* 1 while the segment must be kept. */
+/* 1 when the segment is gone, 0 while it must be kept. */
 static int reclaim(struct manager *m, uint32_t i, uint64_t now)
 {
     struct mpshm__segment *segment = m->session.segments[i];
@@ -140,18 +140,18 @@ static int reclaim(struct manager *m, uint32_t i, uint64_t now)
     if (m->since[i] == 0)
         m->since[i] = now;
     if (now - m->since[i] < GRACE_MS * 1000000ull)
-        return 1;
+        return 0;
     if (!is_live(m, i)) {
         mpshm__purge_all(segment);
         mpshm__drop_segment(m, i);
         m->since[i] = 0;
-        return 0;
+        return 1;
     }
     if (atomic_exchange(&segment->header->orphan, 1) == 0 ||
         atomic_load(&segment->header->cached) != m->left_cached[i])
         purge_free_blocks(m, segment);
     m->left_cached[i] = atomic_load(&segment->header->cached);
-    return 1;
+    return 0;
 }
 
 static void take_back(struct mpshm__segment_entry *entry, struct manager *m, uint32_t i,
@@ -178,7 +178,7 @@ void mpshm__orphans_reclaim(struct manager *m)
         if (handed != 0) {
             orphans++, soon = 1;
         } else if (atomic_load(&entry->owner) == MPSHM__NO_SLOT) {
-            orphans += reclaim(m, i, now);
+            orphans += !reclaim(m, i, now);
             soon |= m->since[i] != 0 && now - m->since[i] < GRACE_MS * 1000000ull;
         }
     }

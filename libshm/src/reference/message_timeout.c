@@ -15,8 +15,8 @@
  *   - a process sends the block once more: it needs a reference of its own for that, and notes the
  *     deadline while it has it. So a manager that sees no holder sees the deadline of each message.
  *
- *   The receiver's own look at the deadline protects late receivers of a block that was reused 2^24
- *   times, whose generation is the old one again.
+ *   A block that was reused 2^24 times has its old generation again. So the receiver of an expired
+ *   message looks at the deadline itself.
  *
  *   A process that is killed
  *   - after it noted a deadline and before it set the message's bit: no message. A later deadline
@@ -82,7 +82,7 @@ int mpshm__has_expired(const struct mpshm__handle *handle)
     return handle->deadline != MPSHM__NEVER && mpshm__tick() >= handle->deadline;
 }
 
-int mpshm__all_late(const struct mpshm__segment *segment, uint32_t i, uint32_t generation)
+int mpshm__all_expired(const struct mpshm__segment *segment, uint32_t i, uint32_t generation)
 {
     uint64_t latest = atomic_load(&segment->sent[i].deadline);
 

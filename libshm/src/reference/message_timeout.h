@@ -17,6 +17,6 @@ void mpshm__note_deadline(struct mpshm__control *control, const struct mpshm__se
 /* 1 when the message cannot be received any more. */
 int mpshm__has_expired(const struct mpshm__handle *handle);
 /* 1 when all messages of block `i` have expired. */
-int mpshm__all_late(const struct mpshm__segment *segment, uint32_t i, uint32_t generation);
+int mpshm__all_expired(const struct mpshm__segment *segment, uint32_t i, uint32_t generation);
 
 #endif

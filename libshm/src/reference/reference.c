@@ -31,7 +31,7 @@ static int has_references(const struct mpshm__control *control,
                 return 1;
     /* After the holders: see message_timeout.c, Note [Messages that expire]. */
     return which == MESSAGES_IN_TIME && atomic_load(&block->in_flight) != 0 &&
-           !mpshm__all_late(segment, i, generation);
+           !mpshm__all_expired(segment, i, generation);
 }
 
 static void push_remote_free(struct mpshm__segment *segment, uint32_t i)

@@ -16,7 +16,7 @@ void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__seg
 /* Clear the in-flight bit of a message: 0, or -ESTALE when it was received before. */
 int mpshm__clear_in_flight(struct mpshm__block *block, uint32_t message);
 
-/* The references of this process. The first sets its bit, the last clears it. With the engine's
+/* The references of this process. The first sets its bit, the last clears it. With the process
  * lock held. */
 static inline void mpshm__retain(struct mpshm__session *session, struct mpshm__segment *segment,
                                  uint32_t i)

@@ -172,7 +172,7 @@ int mpshm__control_open_again(struct mpshm__session *session)
     int fd = mpshm__fd_get(&session->control_fd), got = -1;
     char path[MPSHM__PATH];
 
-    if (fd >= 0) /* works after the path was removed, too */
+    if (fd >= 0) /* also works after the path was removed */
         do
             got = mpshm__reopen(fd);
         while (mpshm__fd_use_reserve(got));

@@ -189,7 +189,7 @@ static void attach_in_child(struct mpshm__session *session, int t)
 
 static void in_child(void)
 {
-    mpshm__fd_drop_reserve();    /* they share the parent's description, too */
+    mpshm__fd_drop_reserve();    /* they also share the parent's description */
     mpshm__handle_log_use(NULL); /* what the parent holds is the parent's */
     for (int t = 0; t < MPSHM__SESSIONS; t++)
         if (mpshm__sessions[t] != NULL && child[t].has_blocks) {

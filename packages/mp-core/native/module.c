@@ -13,7 +13,7 @@
 PyObject *mp_api_capsule(void); /* api.c */
 
 PyDoc_STRVAR(out_of_band_doc, "out_of_band(number, /)\n--\n\n"
-                              "Return an object that the message carries beside its pickle.");
+                              "Return an out-of-band object of the message.");
 PyDoc_STRVAR(
     load_out_of_band_doc,
     "load_out_of_band(stream, objects, /)\n--\n\n"
@@ -118,7 +118,7 @@ static int block_exec(PyObject *module)
 {
     /* The names are first: others write theirs with them. */
     static int (*const add[])(PyObject *) = {
-        mp_setup_names,       mp_add_buffer_type,   mp_add_lock_type,     mp_add_line_type,
+        mp_setup_names,       mp_add_buffer_type,   mp_add_lock_type,     mp_add_task_ring_type,
         mp_add_pickle_writer, mp_add_pickle_reader, mp_setup_large_bytes, mp_add_try_lock_type,
         mp_add_message_type,  mp_add_channel_type,  mp_setup_packs,       mp_add_object_table,
         mp_add_reducer_table, mp_setup_objects,

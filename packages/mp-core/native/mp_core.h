@@ -241,8 +241,8 @@ struct mp_codec {
     int (*survey)(mp_entry *entry);
     int (*write)(const mp_entry *entry, mp_writer *to);
     PyObject *(*read)(mp_reader *from);
-    int is_beside; /* a message with a pickler has all such objects beside its pickle, see
-                    * object_table.c, and not only if there are many */
+    int is_out_of_band; /* in a message with a pickler all such objects are out of band, see
+                         * object_table.c, and not only if there are many */
 };
 
 /* ---- the table ---- */

@@ -655,7 +655,7 @@ PyObject *mp_py_use_codec(PyObject *module, PyObject *args)
                       .survey = is_own_type ? survey_array : survey_other,
                       .write = is_own_type ? write_array : write_other,
                       .read = mp_read_array,
-                      .is_beside = 1};
+                      .is_out_of_band = 1};
     mp_core.register_codec(&codec);
     Py_RETURN_NONE;
 }

@@ -118,7 +118,6 @@ def devices() -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Print all facts."""
     facts = [
         ("versions", versions),
         ("extras", extras),

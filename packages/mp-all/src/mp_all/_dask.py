@@ -32,7 +32,7 @@ def dask_options(pool: Any) -> dict[str, Any]:
 
 
 def _dumps(thing: Any) -> Any:
-    from mp_all._integrations.sent import Sent  # cloudpickle, which dask needs, too
+    from mp_all._integrations.sent import Sent  # cloudpickle, which dask also needs
 
     return Sent(thing)
 

@@ -32,7 +32,6 @@ if __name__ == "__main__":
 
 
 def main(arguments: list[str]) -> int:
-    """Run the demo, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="mp-all demo", description="Run one small program on multiprocessing and on mp_all, and compare the times."
     )

@@ -36,9 +36,7 @@ class Inputs:
         self._kept: OrderedDict[tuple[int, int, int], tuple[weakref.ref[Array], MappedBuffer]] = OrderedDict()
 
     def reduce(self, array: Array, held: list[MappedBuffer]) -> Any:
-        """
-        Return a reduced form of *array* whose file lives in *held*; None if the array is not for here.
-        """
+        """Return a reduced form of *array* whose file lives in *held*; None if the array is not for here."""
         if array.nbytes < self.least or array.dtype.hasobject or not array.flags.forc or is_shared(array):
             return None
         if not can_open():

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mp_core.system.control_groups import OWN, ROOT, control_groups, read
+from mp_core.system.control_groups import OWN, ROOT, control_groups, limit_of, read
 from mp_core.system.settings import runtime_folder, runtime_root
 
 OVERCOMMIT = {"0": "heuristic", "1": "always", "2": "strict: file_descriptor reserves too"}
@@ -26,13 +26,8 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.1f} TiB"
 
 
-NO_LIMIT = 2**60  # version 1 writes "none" as a number larger than any memory
-
-
 def cgroup_limits(root: str | Path = ROOT, own: str | Path = OWN) -> Iterator[str]:
-    """
-    Yield the limits of this process's control groups, the nearest first, each with its use.
-    """
+    """Yield the limits of this process's control groups, the nearest first, each with its use."""
     for controller, found in control_groups(root, own):
         folder = Path(found)
         if controller == "":
@@ -47,15 +42,15 @@ def version_2(folder: Path) -> Iterator[str]:
     quota, _, period = read(folder / "cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit():
         yield f"{int(quota) / int(period):g} processors"
-    tasks = read(folder / "pids.max")
-    if tasks.isdigit():
+    tasks = limit_of(folder, "pids.max")
+    if tasks is not None:
         yield f"{read(folder / 'pids.current')} of {tasks} processes and threads"
 
 
 def memory_of(folder: Path, limit: str, use: str, note: str) -> Iterator[str]:
-    most, used = read(folder / limit), read(folder / use)
-    if most.isdigit() and int(most) < NO_LIMIT:
-        yield f"memory {size(int(used)) if used.isdigit() else '?'} used of {size(int(most))}{note}"
+    most, used = limit_of(folder, limit), read(folder / use)
+    if most is not None:
+        yield f"memory {size(int(used)) if used.isdigit() else '?'} used of {size(most)}{note}"
 
 
 def limits() -> Iterator[tuple[str, str]]:

@@ -69,7 +69,6 @@ def managers() -> Iterator[Manager]:
 
 
 def sessions(folder: Path | None = None) -> list[Session]:
-    """Return the sessions in the runtime folder."""
     at = {manager.folder.name: manager for manager in managers()}
     locks = read(Path("/proc/locks")).splitlines()
     locked = {line.split()[5].rpartition(":")[2] for line in locks if " FLOCK " in line}

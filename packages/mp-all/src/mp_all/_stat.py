@@ -59,7 +59,6 @@ def stat() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command with *arguments* and return its exit code."""
     parser = argparse.ArgumentParser(prog="mp-all stat", description="Show who holds shared memory now.")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print mp_all.memory_report() as JSON")

@@ -11,7 +11,6 @@ __all__ = ["main", "timeline"]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command with *arguments* and return its exit code."""
     parser = argparse.ArgumentParser(prog="mp-all timeline", description="Reports of timelines.")
     commands = parser.add_subparsers(dest="command", required=True)
     recovering = commands.add_parser(

@@ -221,7 +221,6 @@ def show_rich(count: int, interval: float) -> None:
 
 
 def has_rich() -> bool:
-    """Return whether rich can be imported."""
     try:
         import rich.live  # noqa: F401
     except ImportError:
@@ -230,7 +229,6 @@ def has_rich() -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command with *arguments* and return its exit code."""
     parser = argparse.ArgumentParser(prog="mp-all top", description="Show live who holds shared memory; q ends it.")
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="time between views (default 2)")
     parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N views")

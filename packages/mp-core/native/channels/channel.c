@@ -226,7 +226,7 @@ int mp_channel_is_full(Channel *self, int64_t *timeout)
 }
 
 /* _offer(object, seconds or None) -> as _offer_message, with None when the queue is full so long; a
- * message whose object cannot be pickled has no data. It waits before it pickles, too. */
+ * message whose object cannot be pickled has no data. It also waits before it pickles. */
 PyObject *mp_channel_offer(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *handles = NULL;

@@ -18,7 +18,7 @@ typedef struct {
     char alone;  /* the other end was closed before there was a ring: no byte is in the pipe */
     char shares; /* whether messages may share memory: 1, 0, or -1 when it is not known yet */
     char warned; /* of bytes that no channel has written */
-    char counts; /* a queue: its messages are counted after it is closed, too */
+    char counts; /* a queue: its messages are also counted after it is closed */
     /* Messages that a thread has taken for a waiter, which may have left: the next receiver in this
      * process gets them. A list or NULL; a child of a fork has no claim on them. */
     PyObject *kept;

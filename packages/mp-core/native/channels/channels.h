@@ -6,7 +6,7 @@
 /* Add the type Channel to the module: 0, or -1 with an exception. */
 int mp_add_channel_type(PyObject *module);
 /* Add the type TaskRing to the module. */
-int mp_add_line_type(PyObject *module);
+int mp_add_task_ring_type(PyObject *module);
 
 /* ---- functions of the module _block ---- */
 

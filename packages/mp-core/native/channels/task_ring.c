@@ -156,7 +156,7 @@ static int send_message(TaskRing *self, PyObject *args, int64_t timeout, const m
         rc = mpshm_channel_send(self->end, self->fd, whole, nbytes, timeout, waiter);
         self->users--;
         if (began != 0 && rc == 0)
-            mp_timeline_line(began, MP_PUT, mpshm_channel_ring_id(self->end, 1), *waiter->position,
+            mp_timeline_task(began, MP_PUT, mpshm_channel_ring_id(self->end, 1), *waiter->position,
                              nbytes);
     }
     if (whole != few)
@@ -235,7 +235,7 @@ static PyObject *take(TaskRing *self)
         return NULL;
     if (rc < 0 || self->received < sizeof(header))
         return fail(rc < 0 ? rc : -EBADMSG);
-    mp_timeline_line(mp_timeline_begin(), MP_GET, mpshm_channel_ring_id(self->end, 0), position,
+    mp_timeline_task(mp_timeline_begin(), MP_GET, mpshm_channel_ring_id(self->end, 0), position,
                      self->received);
     memcpy(&header, self->buffer, sizeof(header));
     return Py_BuildValue("KIy#", (unsigned long long)header.number, (unsigned int)header.kind,
@@ -624,7 +624,7 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
-int mp_add_line_type(PyObject *module)
+int mp_add_task_ring_type(PyObject *module)
 {
     task_ring_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
     int rc = task_ring_type == NULL

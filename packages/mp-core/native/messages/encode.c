@@ -322,7 +322,7 @@ static int look_by_codec(mp_survey *s, PyObject *object, const mp_codec *codec)
         if (rc == 0)
             codec = codec == &mp_large_codec ? NULL : current_codec(s, mp_codec_after(codec));
     }
-    if (rc == 1 && entry->shared != NULL && entry->codec->is_beside)
+    if (rc == 1 && entry->shared != NULL && entry->codec->is_out_of_band)
         mp_plan_shared(&s->plan, entry);
     if (rc == 1 && entry->is_view)
         rc = mp_plan_block(&s->plan, entry);
@@ -612,7 +612,7 @@ static int is_kept_elsewhere(const mp_entry *entry)
     return entry->place.keeper != NULL && Py_REFCNT(entry->place.keeper) != OF_OBJECT_AND_PLACE;
 }
 
-int mp_write_one(mp_survey *s, PyObject *object, int only_beside)
+int mp_write_one(mp_survey *s, PyObject *object, int only_out_of_band)
 {
     mp_plan *plan = &s->plan;
     mp_pack *pack = plan->packs;
@@ -622,7 +622,7 @@ int mp_write_one(mp_survey *s, PyObject *object, int only_beside)
     Py_ssize_t handles = mp_message_handles();
     const mp_codec *codec = codec_of(s, object);
 
-    while (only_beside && codec != NULL && !codec->is_beside)
+    while (only_out_of_band && codec != NULL && !codec->is_out_of_band)
         codec = current_codec(s, mp_codec_after(codec));
     if (codec == NULL)
         return 0;

@@ -191,7 +191,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "ObjectTable(reducers, /)\n--\n\nThe objects of a message beside its pickle."},
+    {Py_tp_doc, "ObjectTable(reducers, /)\n--\n\nThe out-of-band objects of a message."},
     {Py_tp_new, table_new},
     {Py_tp_dealloc, table_dealloc},
     {Py_tp_methods, methods},

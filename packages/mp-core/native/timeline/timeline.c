@@ -124,7 +124,7 @@ void mp_timeline_message(uint64_t began, int kind, int waited, uint64_t ring, ui
                                          .flags = (uint16_t)flags});
 }
 
-void mp_timeline_line(uint64_t when, int kind, uint64_t ring, uint64_t number, uint64_t nbytes)
+void mp_timeline_task(uint64_t when, int kind, uint64_t ring, uint64_t number, uint64_t nbytes)
 {
     if (when != 0)
         mp_timeline_write(&(struct mp_event){.start = when,

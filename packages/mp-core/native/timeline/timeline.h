@@ -5,8 +5,7 @@
 
 /* As mp_core/timeline/events.py has them. */
 enum mp_event_kind {
-    MP_TASK = 1,
-    MP_GET,
+    MP_GET = 2,
     MP_PUT,
     MP_LOCK,
     MP_COPY = 6,
@@ -62,7 +61,7 @@ void mp_timeline_copied(uint64_t began, const void *from, const void *copy, uint
 void mp_timeline_message(uint64_t began, int kind, int waited, uint64_t ring, uint64_t number,
                          uint64_t nbytes);
 /* The same for a task or a result, when it came or went. */
-void mp_timeline_line(uint64_t when, int kind, uint64_t ring, uint64_t number, uint64_t nbytes);
+void mp_timeline_task(uint64_t when, int kind, uint64_t ring, uint64_t number, uint64_t nbytes);
 
 /* ---- functions of the module _block ---- */
 

@@ -20,9 +20,7 @@ LARGE = 16 * 1024  # bytes: a smaller buffer stays in the pickle
 
 
 def refuse_what_is_local(thing: Any) -> None:
-    """
-    Raise `TypeError` for an object that cannot be used on another machine.
-    """
+    """Raise `TypeError` for an object that cannot be used on another machine."""
     if isinstance(thing, LOCAL_ONLY):
         raise TypeError(f"a {type(thing).__name__} cannot reach another machine; leave it out of the arguments")
 
@@ -63,9 +61,7 @@ class _ByValue:
         self.buffers: list[pickle.PickleBuffer] = _InBand() if least is None else _Large(least)
 
     def reduce(self, thing: Any) -> Any:
-        """
-        Return the reduction of *thing*, or NotImplemented for the usual one.
-        """
+        """Return the reduction of *thing*, or NotImplemented for the usual one."""
         refuse_what_is_local(thing)
         return NotImplemented if foreign_reducer(type(thing)) is None else without_file(thing).__reduce_ex__(5)
 
@@ -86,8 +82,6 @@ def dumps_by_value(thing: Any, what: str) -> bytes:
 
 
 def pack_by_value(thing: Any, what: str, least: int = LARGE) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """
-    Pickle *thing* likewise, with its buffers of at least *least* bytes beside the pickle.
-    """
+    """Pickle *thing* likewise, with its buffers of at least *least* bytes beside the pickle."""
     data, found = _dumps(functools.partial(_ByValue, least), thing, what)
     return data, list(found.buffers)

@@ -24,15 +24,13 @@ from mp_spawn.command.command_options import (
 )
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import check_options
-from mp_spawn.output.terminal import Row, show_table
+from mp_spawn.output.terminal import Row, tell_failure
 from mp_spawn.ranks.process_handle import readable
-from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
+from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
 
 def main(chosen: argparse.Namespace, recording: Recording) -> int:
-    """
-    Run the command on several nodes and return its exit code.
-    """
+    """Run the command on several nodes and return its exit code."""
     place = place_in_job(chosen) if chosen.engine is None else None
     from mp_nodes.protocol import EngineError
 
@@ -96,9 +94,7 @@ def _engine(chosen: argparse.Namespace) -> Callable[[Forwarding], Any]:
 def _drive(
     chosen: argparse.Namespace, call: Call, nprocs: int, engine: Callable[[Forwarding], Any], recording: Recording
 ) -> int:
-    """
-    Run the job from here.
-    """
+    """Run the job from here."""
     with recording(), Forwarding() as signals:
         context = _start(chosen, call, nprocs, engine(signals), signals)
         while not context.is_over():
@@ -111,7 +107,7 @@ def _drive(
     try:
         context.join()
     except ProcessException as error:
-        _print_failure(context, error)
+        tell_failure(error.failures[0], _table_of(context, error))
     code: int = context.code()
     return code
 
@@ -135,21 +131,11 @@ def _start(chosen: argparse.Namespace, call: Call, nprocs: int, engine: Any, sig
         time_to_end=chosen.shutdown_timeout,
         restarts_all=restarts_all(chosen),
     )
-    return EngineContext(plan, look=lambda: signals.handle(_end) if readable(signals.fd, 0) else None)
+    return EngineContext(plan, look=lambda: signals.handle(raise_if_ending) if readable(signals.fd, 0) else None)
 
 
-def _end(signum: int) -> None:
-    if signal.Signals(signum).name in ENDING:
-        raise Ended(signum)
-
-
-def _print_failure(context: Any, error: ProcessException) -> None:
-    """
-    Print the first failure and the table of all ranks on standard error.
-    """
-    first = error.failures[0]
+def _table_of(context: Any, error: ProcessException) -> list[Row]:
     failed = {failure.rank: failure for failure in error.failures}
-    print(f"{first.traceback or first.stack}mp-spawn: {first.describe()}", file=sys.stderr)
     rows = []
     for rank, pid, code, seconds in context.rows:
         failure = failed.get(rank)
@@ -157,4 +143,4 @@ def _print_failure(context: Any, error: ProcessException) -> None:
         if failure is not None:
             ended = failure.reason if failure.lost else f"{failure.reason}, on {failure.node}"
         rows.append(Row(rank, pid, ended, seconds, bool(failure)))
-    show_table(rows)
+    return rows

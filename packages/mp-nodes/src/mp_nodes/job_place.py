@@ -115,9 +115,7 @@ def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, st
 
 
 def _number(identity: str, key: bytes) -> int:
-    """
-    Return a number that all nodes of the job have in common. See Note [The key and the port].
-    """
+    """Return a number that all nodes of the job have in common. See Note [The key and the port]."""
     if identity:
         return zlib.crc32(identity.encode())
     return int.from_bytes(hmac.digest(key, b"mp-spawn port", "sha256")[:8], "big")

@@ -31,9 +31,7 @@ _IMapUnordered: Any = IMapUnorderedIterator
 
 
 class Gate:
-    """
-    An event whose `set` may be repeated, also after a signal handler has raised in the middle: then it works.
-    """
+    """An event whose `set` may be repeated, also after a signal handler has raised in the middle: then it works."""
 
     __slots__ = ("_is_set", "_lock")
 
@@ -43,7 +41,6 @@ class Gate:
         self._lock.acquire()
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
         return self._is_set
 
     def set(self) -> None:
@@ -195,9 +192,7 @@ def _cancel(result: Any, running: bool) -> bool:
 
 
 def _stop(result: Any, error: BaseException) -> None:
-    """
-    End the result of many tasks with the first error, and drop its other tasks.
-    """
+    """End the result of many tasks with the first error, and drop its other tasks."""
     result._abort(error)
     result._scheduler.cancel(result, result._options.cancel_running, abort=False)
 

@@ -28,7 +28,6 @@ class Queue:
         self.qsize = count
 
     def empty(self) -> bool:
-        """Return whether it has no item."""
         return not self.qsize()
 
     def full(self) -> bool:

@@ -14,9 +14,7 @@ _empty: Callable[..., Any] | None = None
 
 
 def use_shared_memory(share: Callable[[Any], Any], empty: Callable[..., Any]) -> None:
-    """
-    Have arrays shared by *share*, and results put together in arrays that *empty* makes.
-    """
+    """Have arrays shared by *share*, and results put together in arrays that *empty* makes."""
     global _share, _empty
     _share, _empty = share, empty
 

@@ -38,9 +38,7 @@ _pool.__name__ = "Pool"
 
 
 def install() -> None:
-    """
-    Make `Pool` of every context return a `mp_pool.Pool`. `multiprocessing.Pool` itself stays unchanged.
-    """
+    """Make `Pool` of every context return a `mp_pool.Pool`. `multiprocessing.Pool` itself stays unchanged."""
     BaseContext.Pool = _pool  # type: ignore[method-assign]
 
 

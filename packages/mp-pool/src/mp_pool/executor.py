@@ -185,9 +185,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         return self._scheduler.thread if self._admission.started else None
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> result_types.Future[T]:
-        """
-        Call ``fn(*args, **kwargs)`` in a worker, and return its future.
-        """
+        """Call ``fn(*args, **kwargs)`` in a worker, and return its future."""
         future = _Future(self._scheduler)
         options = self._options if self._calls is None else self._call_options()
         self._submit(_Call(future, fn, args, kwargs, options))
@@ -330,9 +328,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         self._admission.kill(False, self._cancel_queued)
 
     def kill_workers(self) -> None:
-        """
-        Like `terminate_workers`, by SIGKILL.
-        """
+        """Like `terminate_workers`, by SIGKILL."""
         self._admission.kill(True, self._cancel_queued)
 
 

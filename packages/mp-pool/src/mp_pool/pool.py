@@ -193,9 +193,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         callback: Callback = None,
         error_callback: Callback = None,
     ) -> AsyncResult[T]:
-        """
-        Call ``func(*args, **kwds)`` in a worker; the result has ``get``, ``wait``, ``ready`` and ``successful``.
-        """
+        """Call ``func(*args, **kwds)`` in a worker; the result has ``get``, ``wait``, ``ready`` and ``successful``."""
         self._check_running()  # type: ignore[attr-defined]
         if callback is not None or error_callback is not None:
             callback, error_callback = _guarded(callback), _guarded(error_callback)
@@ -213,9 +211,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         *,
         kwds: Mapping[str, Any] | None = None,
     ) -> list[T]:
-        """
-        Like ``[func(item, **kwds) for item in iterable]``, in workers. An array among *kwds* is sent once.
-        """
+        """Like ``[func(item, **kwds) for item in iterable]``, in workers. An array among *kwds* is sent once."""
         return self._map_async(_with(func, kwds), iterable, mapstar, chunksize).get()  # type: ignore[no-any-return]
 
     def map_async(
@@ -228,9 +224,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         *,
         kwds: Mapping[str, Any] | None = None,
     ) -> MapResult[T]:
-        """
-        Like `map`; the result has ``get``, ``wait``, ``ready`` and ``successful``.
-        """
+        """Like `map`; the result has ``get``, ``wait``, ``ready`` and ``successful``."""
         func = _with(func, kwds)
         return self._map_async(func, iterable, mapstar, chunksize, callback, error_callback)  # type: ignore[no-any-return]
 
@@ -242,9 +236,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         *,
         kwds: Mapping[str, Any] | None = None,
     ) -> list[T]:
-        """
-        Like ``[func(*item, **kwds) for item in iterable]``, in workers. An array among *kwds* is sent once.
-        """
+        """Like ``[func(*item, **kwds) for item in iterable]``, in workers. An array among *kwds* is sent once."""
         return self._map_async(_with(func, kwds), iterable, starmapstar, chunksize).get()  # type: ignore[no-any-return]
 
     def starmap_async(
@@ -257,9 +249,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         *,
         kwds: Mapping[str, Any] | None = None,
     ) -> MapResult[T]:
-        """
-        Like `starmap`; the result has ``get``, ``wait``, ``ready`` and ``successful``.
-        """
+        """Like `starmap`; the result has ``get``, ``wait``, ``ready`` and ``successful``."""
         func = _with(func, kwds)
         return self._map_async(func, iterable, starmapstar, chunksize, callback, error_callback)  # type: ignore[no-any-return]
 
@@ -393,9 +383,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         *,
         kwds: Mapping[str, Any] | None = None,
     ) -> IMapIterator[T]:
-        """
-        Like `imap`, but with results in the order in which they come.
-        """
+        """Like `imap`, but with results in the order in which they come."""
         return self._imap(ImappedUnordered(self), _with(func, kwds), iterable, chunksize, buffersize)  # type: ignore[no-any-return]
 
     def _imap(
@@ -450,26 +438,20 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         return results if single else Chunks(results)
 
     def close(self) -> None:
-        """
-        Accept no more tasks; the workers end when all tasks are done.
-        """
+        """Accept no more tasks; the workers end when all tasks are done."""
         if self._state == RUN:
             self._state = CLOSE
             self._scheduler.close()
 
     def terminate(self) -> None:
-        """
-        End the workers at once. All unfinished results fail.
-        """
+        """End the workers at once. All unfinished results fail."""
         self._state = TERMINATE
         # Not through the finaliser, which works once: a handler may have interrupted an earlier call.
         self._scheduler.terminate()
         self._terminate.cancel()
 
     def join(self) -> None:
-        """
-        Wait for the end of all workers, after `close` or `terminate`.
-        """
+        """Wait for the end of all workers, after `close` or `terminate`."""
         if self._state == RUN:
             raise ValueError("Pool is still running: call close() or terminate() before join()")
         self._scheduler.join()
@@ -508,9 +490,7 @@ def _maker(process: Callable[..., Any], context: Any, daemon: bool) -> Callable[
 
 
 def _guarded(callback: Callback) -> Callback:
-    """
-    Wrap the callback: its exceptions are printed and affect no result.
-    """
+    """Wrap the callback: its exceptions are printed and affect no result."""
     if callback is None:
         return None
 

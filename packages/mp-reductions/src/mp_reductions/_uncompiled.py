@@ -68,7 +68,6 @@ def reduce_small(a: Any) -> tuple[Any, ...] | None:
 
 
 def reduce_array(a: Any) -> Any:
-    """Reduce an array."""
     reduced = reduce_small(a)
     if reduced is None:
         return _reduce(a)
@@ -91,7 +90,6 @@ def set_inline_limit(nbytes: int) -> None:
 
 
 def get_inline_limit() -> int:
-    """Return that size."""
     return _inline_limit
 
 

@@ -24,7 +24,7 @@ Where no pickler is needed, C code also writes parts of blocks, and small privat
 Note [An array that another thread changes]
 -------------------------------------------
 With `multiprocessing` an array is read in one step, so it arrives as it was before another thread set its dtype or
-shape or resized it, or as it is afterwards. Here its layout is read in one step, too, and its bytes are copied by that
+shape or resized it, or as it is afterwards. Here its layout is also read in one step, and its bytes are copied by that
 layout, with its memory held (`native/held_memory.c`). Where memory is found or made between the two steps, an array
 that has changed is sent once more from the start; if that fails as well, the sender gets an error.
 

@@ -42,7 +42,6 @@ class FileIdentity(NamedTuple):
 
 
 def identity_of(fd: int) -> FileIdentity:
-    """Return the identity of an open file."""
     st = os.fstat(fd)
     made: int = getattr(st, "st_birthtime_ns", 0) or int(getattr(st, "st_birthtime", 0) * 10**9) or _made(fd)
     return FileIdentity(st.st_dev, st.st_ino, _handle_of(fd), made)

@@ -118,7 +118,7 @@ def _map(fd: int, nbytes: int, protection: int) -> mmap.mmap:
 def _map_again(name: str, identity: tuple[int, int], writeable: bool) -> mmap.mmap:
     """Map the file that the sender had mapped."""
     if os.path.basename(name) != name:
-        raise ValueError(f"the handle of an array is damaged: {name!r} is no name in {FOLDER}")
+        raise ValueError(f"the handle of an array is damaged: invalid name {name!r} in {FOLDER}")
     gone = f"an array over the shared memory {name!r} came, but it is gone: unlink it after the array is received"
     mode = os.O_RDWR if writeable else os.O_RDONLY
     try:

@@ -35,9 +35,7 @@ _frombuffer: Any = np.frombuffer
 
 
 def _as_numpy() -> set[Any]:
-    """
-    Return the methods by which NumPy itself pickles.
-    """
+    """Return the methods by which NumPy itself pickles."""
     # Importing numpy.ma takes longer than the rest of this package: if it is not imported, no masked array exists.
     masked: Any = getattr(sys.modules.get("numpy.ma.core"), "MaskedArray", _ndarray)
     return {method for kind in (_ndarray, masked) for method in (kind.__reduce__, kind.__setstate__)}

@@ -229,11 +229,11 @@ class _Address:
         self.path, self.level, self.user = path, level, user
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self.path, self.level, self.user, logging.getLogger().level)
+        return _redirect, (self.path, self.level, self.user, logging.getLogger().level)
 
 
-def _attach(path: bytes, level: int, user: int, level_of_root: int) -> _Address:
-    """In a child: send the records of the root logger to the parent."""
+def _redirect(path: bytes, level: int, user: int, level_of_root: int) -> _Address:
+    """In a child: let the root logger send its records to the parent, and to no other handler."""
     root = logging.getLogger()
     root.handlers[:] = [_ToParent(path, level, user)]
     root.setLevel(level_of_root)
@@ -254,7 +254,7 @@ def _after_fork() -> None:
         receiver._close_descriptors()
     address = vars(process.current_process())["_config"].get(KEY)
     if address is not None:
-        _attach(address.path, address.level, address.user, logging.getLogger().level)
+        _redirect(address.path, address.level, address.user, logging.getLogger().level)
 
 
 _receivers: weakref.WeakSet[LoggingToParent] = weakref.WeakSet()
@@ -275,7 +275,6 @@ class _ToParent(logging.Handler):
         self._lost = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send the record."""
         if not self._lost:
             try:
                 if self._socket is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mp_core.memory.block import Block, allocate, block_at, failed
+from mp_core.memory.block import Block, allocate, block_at, error_of
 from mp_core.sharing.backend import by_value
 from mp_core.system.errors import SharedMemoryWarning, warn_user
 from mp_torch import _functions
@@ -60,7 +60,7 @@ def place_of(storage: Any, tensor: Any = None) -> Place | None:
     if block is None:
         moved = _functions.move_storage(storage, tensor)
         if moved < 0:
-            failed(-moved, nbytes)
+            raise error_of(-moved, nbytes)
         block = block_at(storage.data_ptr())
         if block is None:
             return None  # it is empty, or torch shares it
@@ -73,7 +73,6 @@ def place_of(storage: Any, tensor: Any = None) -> Place | None:
 
 
 def reduce_storage(storage: Any) -> Any:
-    """Reduce a `torch.UntypedStorage`."""
     if storage.device.type == "cpu":
         if by_value() or not storage.nbytes():
             return _by_value(storage)
@@ -97,7 +96,6 @@ def _by_value(storage: Any) -> Any:
 
 
 def rebuild_storage(block: Block, offset: int, nbytes: int) -> Any:
-    """Rebuild a storage over *block*."""
     return storage_over(block, offset, nbytes)
 
 
@@ -186,7 +184,7 @@ def _adopt(tensor: Any, storage: Any) -> None:
     tensor.set_(storage, 0, tensor.shape)
 
 
-if can_move():  # here, because a process that has not called install() receives tensors, too
+if can_move():  # here, because a process that has not called install() also receives tensors
     _functions.setup_storages(
         EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt, _count_users
     )

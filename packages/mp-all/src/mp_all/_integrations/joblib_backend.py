@@ -106,7 +106,6 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
             self._inputs.clear()
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
-        """Send a batch to a worker."""
         assert self._workers is not None
         sent: Any = Sent(func, self._inputs)  # arrives as *func*
         future = self._workers.executor.submit(_run, sent)
@@ -154,5 +153,4 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
 
 
 def register(make_default: bool) -> None:
-    """Register the backend with joblib."""
     joblib.register_parallel_backend("mp_all", Backend, make_default=make_default)

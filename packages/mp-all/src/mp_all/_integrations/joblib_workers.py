@@ -26,6 +26,7 @@ from multiprocessing import spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
+from mp_core.system.pickled_call import PickledCall
 from mp_pool import ProcessPoolExecutor
 
 
@@ -162,15 +163,6 @@ def _preparation_data(name: str) -> Any:
     if _starting.environment is not None:
         data.pop("init_main_from_name", None)
         data.pop("init_main_from_path", None)
-        data["environment"] = _Environment(_starting.environment)
+        # A change of os.environ, without a module that the child would have to find.
+        data["environment"] = PickledCall(exec, f"import os; os.environ.update({_starting.environment!r})")
     return data
-
-
-class _Environment:
-    """Pickles as a change of ``os.environ``, without a module that the child would have to find."""
-
-    def __init__(self, variables: dict[str, str]) -> None:
-        self.variables = variables
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (f"import os; os.environ.update({self.variables!r})",)

@@ -6,7 +6,10 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from mp_core.memory.process_list import memfds_of
 from mp_core.sharing import backend
+
+_LIBSHM = "mpshm"  # as the names of its memfds begin
 
 
 class ChannelEntry(NamedTuple):
@@ -22,7 +25,7 @@ def list_channels(pids: Iterable[int]) -> list[ChannelEntry]:
     holders: dict[int, set[int]] = {}
     unread: dict[int, list[tuple[int, int]]] = {}
     for pid in pids:
-        for path in _memfds(pid):
+        for path in memfds_of(pid, _LIBSHM):
             try:
                 inode = os.stat(path).st_ino
                 if inode not in holders:
@@ -41,7 +44,7 @@ def is_only_here(descriptor: int) -> bool:
         _inode(path) == inode
         for pid in os.listdir("/proc")
         if pid.isdigit() and pid != own
-        for path in _memfds(int(pid))
+        for path in memfds_of(int(pid), _LIBSHM)
     )
 
 
@@ -50,23 +53,6 @@ def _inode(path: str) -> int:
         return os.stat(path).st_ino
     except OSError:
         return 0  # closed meanwhile, or not to be opened by us
-
-
-def _memfds(pid: int) -> list[str]:
-    """Return the paths by which the memfds of a process that libshm made can be opened."""
-    folder = f"/proc/{pid}/fd"
-    try:
-        paths = [f"{folder}/{name}" for name in os.listdir(folder)]
-    except OSError:
-        return []  # it has ended, it belongs to another user, or there is no /proc
-    return [path for path in paths if _target(path).startswith("/memfd:mpshm")]
-
-
-def _target(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""  # closed meanwhile
 
 
 def _unread(path: str) -> list[tuple[int, int]]:

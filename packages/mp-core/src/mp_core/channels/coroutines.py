@@ -2,21 +2,21 @@
 
 Note [Waiting in an event loop]
 -------------------------------
-A coroutine does by itself what can be done at once, in the thread of its loop. Otherwise it waits in a line, one for
-each object and loop, first come, first served:
+A coroutine does by itself what can be done at once, in the thread of its loop. Otherwise it waits with the others that
+wait for the same object in the same loop, first come, first served:
 
     waits for         told by                                           then the coroutine
     a message         `add_reader` on the pipe of the connection        takes it
-    room in a ring    a thread that sends the messages of the line      finds that its message is sent
-    a place           a thread that puts the objects of the line        finds that its object is put
+    room in a ring    a thread that sends the messages of these waiters finds that its message is sent
+    a place           a thread that puts the objects of these waiters   finds that its object is put
     a child's end     `add_reader` on a descriptor of the process       joins it
 
 A coroutine takes a message and returns without an `await` in between. So the task that is cancelled while it waits has
 taken nothing, and one that has taken a message returns it.
 
 Nothing tells an event loop of room in a ring or of a place in a bounded queue: for both there is a word of shared
-memory, on which the kernel lets a thread sleep. One thread waits for all coroutines of a line, and ends a second after
-the last.
+memory, on which the kernel lets a thread sleep. One thread waits for all coroutines of a loop and an object,
+and ends a second after the last.
 
 Note [A message of more than 64 KiB]
 ------------------------------------
@@ -78,9 +78,7 @@ class _Turn:
 
 
 async def within(timeout: float, too_late: type[Exception], waits: Coroutine[Any, Any, Any]) -> Any:
-    """
-    Await a coroutine, and raise *too_late* if it still waits after *timeout* seconds.
-    """
+    """Await a coroutine, and raise *too_late* if it still waits after *timeout* seconds."""
     try:
         async with asyncio.timeout(max(timeout, 0)) as limit:
             return await waits
@@ -125,14 +123,14 @@ class _Waiters:
                 future.set_exception(error)
 
 
-def _line_of(lines: dict[Any, Any], loop: asyncio.AbstractEventLoop, make: Callable[[], Any]) -> Any:
-    """Return the line of a loop, made by *make* if there is none; those of closed loops are forgotten."""
-    line = lines.get(loop)
-    if line is None:
-        for other in [each for each in lines if each.is_closed()]:
-            del lines[other]
-        line = lines.setdefault(loop, make())
-    return line
+def _waiters_of(known: dict[Any, Any], loop: asyncio.AbstractEventLoop, make: Callable[[], Any]) -> Any:
+    """Return the waiters of a loop, made by *make* if there are none; those of closed loops are forgotten."""
+    waiters = known.get(loop)
+    if waiters is None:
+        for other in [each for each in known if each.is_closed()]:
+            del known[other]
+        waiters = known.setdefault(loop, make())
+    return waiters
 
 
 # ---- receiving -------------------------------------------------------------------------------------------------------
@@ -159,7 +157,7 @@ class _Reader(_Waiters):
         _readers.add(self)
 
     async def next(self, connection: Any) -> Any:
-        """Wait in line for a message."""
+        """Wait for a message, behind those that came before."""
         future: asyncio.Future[None] = self.loop.create_future()
         self.waiting.append(future)
         try:
@@ -175,7 +173,7 @@ class _Reader(_Waiters):
         except BaseException:
             if future in self.waiting:
                 self.waiting.remove(future)
-            else:  # what this one has not taken is the next one's, which has to hear of an end, too
+            else:  # what this one has not taken is the next one's, which also has to hear of an end
                 self.woken = None
                 self.rouse()
             raise
@@ -185,7 +183,7 @@ class _Reader(_Waiters):
         return found
 
     def look(self, connection: Any) -> Any:
-        """Take a message that is there; or return `_EXPIRED`, and the caller has to wait in line."""
+        """Take a message that is there; or return `_EXPIRED`, and the caller has to wait."""
         if self.error is not None:
             error, self.error = self.error, None
             try:
@@ -206,7 +204,7 @@ class _Reader(_Waiters):
         """Let the loop wait for the descriptor of the connection."""
         if self.fd >= 0 or self.paused:
             return
-        if handle is None:  # closed: the first one in line finds that out
+        if handle is None:  # closed: the first waiter finds that out
             self.loop.call_soon(self.rouse)
             return
         self.fd = os.dup(handle)
@@ -224,7 +222,7 @@ class _Reader(_Waiters):
             self.rouse()
 
     def rouse(self) -> None:
-        """Let the first one in line look."""
+        """Let the first waiter look."""
         if self.woken is None:
             self.woken = self.wake()
 
@@ -266,7 +264,7 @@ class _Reader(_Waiters):
         try:
             connection._keep_next()
         except (EOFError, OSError):
-            pass  # the next one in line finds the same
+            pass  # the next waiter finds the same
         except BaseException as error:
             self.error = error
         self.call(self.resume)
@@ -309,7 +307,7 @@ async def receive(connection: Any, queue: Any = None) -> Any:
     reader = readers.get(loop)
     if reader is None:
         _check_ring(connection)
-        reader = _line_of(readers, loop, lambda: _Reader(loop))
+        reader = _waiters_of(readers, loop, lambda: _Reader(loop))
     if reader.turn.is_long():
         await asyncio.sleep(0)
     if not reader.waiting and reader.woken is None and not reader.paused:
@@ -333,11 +331,11 @@ def refuse(what: str) -> NoReturn:
     )
 
 
-# ---- threads that wait for a line ------------------------------------------------------------------------------------
+# ---- threads that wait for coroutines --------------------------------------------------------------------------------
 
 
 class _Helper(_Waiters):
-    """A line with a thread, which works while there is work, and ends when there has been none for a second."""
+    """Waiters with a thread, which works while there is work, and ends when there has been none for a second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -450,7 +448,7 @@ async def send(connection: Any, obj: Any) -> None:
     if sender is None:
         _check_ring(connection)
         connection._check_writable()
-        sender = _line_of(senders, loop, lambda: _Sender(loop))
+        sender = _waiters_of(senders, loop, lambda: _Sender(loop))
     if connection._mp_shares is None:
         by_value.find_out(connection)
     if sender.turn.is_long():
@@ -488,7 +486,7 @@ async def put(queue: Any, obj: Any) -> None:
     """Put an object into a `Queue`."""
     queue._check_open()
     loop = asyncio.get_running_loop()
-    putter = queue._putters.get(loop) or _line_of(queue._putters, loop, lambda: _Sender(loop))
+    putter = queue._putters.get(loop) or _waiters_of(queue._putters, loop, lambda: _Sender(loop))
     if putter.turn.is_long():
         await asyncio.sleep(0)
     if not putter.sending:

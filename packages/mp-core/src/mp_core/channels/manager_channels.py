@@ -58,7 +58,7 @@ def _serializer() -> str:
     return SERIALIZER
 
 
-class _Line(Connection):
+class _ClientConnection(Connection):
     """A client's connection to a server, which becomes a channel when a proxy asks for requests to be accepted."""
 
     _channel: Any = None
@@ -93,23 +93,23 @@ class _Line(Connection):
 
 def _client(address: Any, family: str | None = None, authkey: bytes | None = None) -> Any:
     found: Any = connection.Client(address, family, authkey)
-    line = _Line(found._handle)
+    ours = _ClientConnection(found._handle)
     found._handle = None
-    return line
+    return ours
 
 
-def _receive_channel(line: Any, side: int, readable: bool, writable: bool) -> Any:
+def _receive_channel(client: Any, side: int, readable: bool, writable: bool) -> Any:
     # The descriptors are closed if a signal handler raises before `open_channel`, which is C, has taken them.
     received: list[Any] = []
     try:
         try:
-            carrier = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(line.fileno()))
+            carrier = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(client.fileno()))
             try:
                 received = carrier.recvmsg(1, _ROOM, socket.MSG_CMSG_CLOEXEC)[1]
             finally:
                 carrier.close()
         except OSError:
-            os.read(line.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
+            os.read(client.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
             raise
         fds = _descriptors(received)
         if len(fds) != 2:

@@ -68,9 +68,7 @@ def close_reader(fd: int) -> bool:
 
 
 def look_before_closing_writer(fd: int) -> None:
-    """
-    Free the memory of what was written to a pipe that has lost its last reader.
-    """
+    """Free the memory of what was written to a pipe that has lost its last reader."""
     with _lock:
         try:
             if not os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):

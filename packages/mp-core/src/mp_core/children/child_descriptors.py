@@ -74,7 +74,7 @@ class _Child:
     def close(self) -> None:
         """Close them all. Idempotent; if a signal handler raises in the middle, call it again."""
         self.close_opened()
-        self.close_queue()
+        self.close_pending()
         if self.arguments is not None:
             for end in self.arguments:
                 end.close()
@@ -89,7 +89,7 @@ class _Child:
             if fd >= 0:
                 os.close(fd)
 
-    def close_queue(self) -> None:
+    def close_pending(self) -> None:
         """Close those of connections. Idempotent."""
         if self.queue is not None:
             self.queue.close()
@@ -179,16 +179,14 @@ def too_many() -> bool:
     if len(popen._fds) <= FORKSERVER_TAKES:
         return False
     _start.child.close_opened()
-    _start.child.close_queue()
+    _start.child.close_pending()
     popen._fds.clear()
     _start.child.room = False
     return True
 
 
 def send_arguments(message: Any, make_pair: Callable[[bool], Any]) -> Any:
-    """
-    Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring.
-    """
+    """Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring."""
     popen: Any = context.get_spawning_popen()
     if popen is None or not _start.child.closes_queue:  # a program's own kind of process
         message.leave()
@@ -245,7 +243,7 @@ def take_back(before: Mark) -> None:
     if _start.child.opened is not opened:
         _start.child.close_opened()
     if _start.child.queue is not queue:
-        _start.child.close_queue()
+        _start.child.close_pending()
     if hasattr(popen, "_fds"):
         del popen._fds[count:]
 

@@ -102,7 +102,7 @@ def is_in_each_main(thing: Any) -> bool:
 _has_others = getattr(process.current_process(), "_start_method", None) not in (None, "fork")
 
 
-def note_other_receivers() -> None:
+def receivers_may_differ() -> None:
     """Note that a process may receive messages that has another main module: see Note [python -m package]."""
     global _has_others
     _has_others = True

@@ -81,7 +81,7 @@ class _Channels:
             methods = ", ".join(map(repr, self.get_all_start_methods()))
             raise ValueError(f"cannot find context for {method!r}; the start methods here are {methods}") from None
         if method != "fork":
-            imports.load("mp_core.children.main_module").note_other_receivers()
+            imports.load("mp_core.children.main_module").receivers_may_differ()
         return _contexts.get(method, standard)
 
 

@@ -188,7 +188,7 @@ def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
     main_module = imports.load("mp_core.children.main_module")
     main_module.check_guard()
     main_module.leave_out()
-    main_module.note_other_receivers()
+    main_module.receivers_may_differ()
     try:
         if "multiprocessing.connection" not in sys.modules:
             popen = start(process)  # it has no connection, and so no descriptors

@@ -29,23 +29,18 @@ class StandardLocks:
         return getattr(self._ctx, name)
 
     def Lock(self) -> Any:
-        """Return a standard lock."""
         return _synchronize.Lock(ctx=self)
 
     def RLock(self) -> Any:
-        """Return a standard recursive lock."""
         return _synchronize.RLock(ctx=self)
 
     def Semaphore(self, value: int = 1) -> Any:
-        """Return a standard semaphore."""
         return _synchronize.Semaphore(value, ctx=self)
 
     def BoundedSemaphore(self, value: int = 1) -> Any:
-        """Return a standard bounded semaphore."""
         return _synchronize.BoundedSemaphore(value, ctx=self)
 
     def Condition(self, lock: Any = None) -> Any:
-        """Return a standard condition."""
         return _synchronize.Condition(lock, ctx=self)
 
 

@@ -27,7 +27,6 @@ class Memory:
         self._block = block
 
     def create_memoryview(self) -> memoryview:
-        """Return the memory."""
         return memoryview(self._block)
 
     def __reduce__(self) -> tuple[Any, ...]:

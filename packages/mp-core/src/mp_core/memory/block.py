@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["Block", "Copied", "allocate", "block_at", "failed", "rebuild_block", "rebuild_copy", "reduce_block"]
+__all__ = ["Block", "Copied", "allocate", "block_at", "error_of", "rebuild_block", "rebuild_copy", "reduce_block"]
 
 if TYPE_CHECKING:
 
@@ -122,20 +122,19 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     block = backend.allocate(Block, strategy.CODES[name], size, zeroed)
     if isinstance(block, Block):
         return block
-    return _fail(-block, size, name)
+    raise _error(-block, size, name)
 
 
-def failed(number: int, nbytes: int) -> NoReturn:
-    """Raise the error of `Block` for a function that returned -*number* for *nbytes* bytes."""
-    _fail(number, nbytes, strategy.get_sharing_strategy())
+def error_of(number: int, nbytes: int) -> MemoryError | OSError:
+    """Return the error of `Block` for a function that returned -*number* for *nbytes* bytes."""
+    return _error(number, nbytes, strategy.get_sharing_strategy())
 
 
-def _fail(number: int, size: int, name: str) -> NoReturn:
+def _error(number: int, size: int, name: str) -> MemoryError | OSError:
     if number in _NO_ROOM:
-        raise MemoryError(_no_room(size, name))
-    if number in _NO_RESOURCE:
-        raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {reason(number)}")
-    raise OSError(number, f"cannot allocate {size} bytes of shared memory ({name}): {reason(number)}")
+        return MemoryError(_no_room(size, name))
+    message = f"cannot allocate {size} bytes of shared memory ({name}): {reason(number)}"
+    return MemoryError(message) if number in _NO_RESOURCE else OSError(number, message)
 
 
 def block_at(address: int) -> Block | None:

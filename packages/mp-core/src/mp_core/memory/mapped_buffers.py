@@ -51,9 +51,7 @@ def laid_out(sizes: Iterable[tuple[int, bool]]) -> tuple[Spans, int]:
 
 
 def memory_file(*parts: bytes | memoryview, name: str = "mp_core") -> int:
-    """
-    Make a file without a name that holds *parts*, and return its descriptor.
-    """
+    """Make a file without a name that holds *parts*, and return its descriptor."""
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError):  # the system has none, or a sandbox refuses it
@@ -105,9 +103,7 @@ class MappedBuffer:
 
 
 def can_open() -> bool:
-    """
-    Return whether this process may open one more file, and its workers that: not after a change of its user.
-    """
+    """Return whether this process may open one more file, and its workers that: not after a change of its user."""
     import resource
 
     few = len(_open) < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
@@ -118,9 +114,7 @@ def can_open() -> bool:
 
 
 def map_privately(pid: int, fd: int, device: int, inode: int, nbytes: int, writable: bool) -> mmap.mmap:
-    """
-    Map the file of that place; `FileNotFoundError` if its owner has it no longer.
-    """
+    """Map the file of that place; `FileNotFoundError` if its owner has it no longer."""
     import mmap
 
     try:

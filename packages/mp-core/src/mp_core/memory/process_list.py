@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from mp_core.sharing import backend
@@ -37,3 +38,20 @@ def list_processes() -> tuple[list[SessionEntry], list[ProcessEntry]]:
     """Return the sessions in which memory was shared, and their processes; nothing is written to a session."""
     sessions, processes = backend.sessions_and_processes()
     return [SessionEntry(*fields) for fields in sessions], [ProcessEntry(*fields) for fields in processes]
+
+
+def memfds_of(pid: int, prefix: str) -> list[str]:
+    """Return the paths by which those memfds of a process can be opened whose names begin with *prefix*."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        paths = [f"{folder}/{name}" for name in os.listdir(folder)]
+    except OSError:
+        return []  # it has ended, it belongs to another user, or there is no /proc
+    return [path for path in paths if _target(path).startswith(f"/memfd:{prefix}")]
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # closed meanwhile

@@ -1,1 +1,1 @@
-"""Objects as messages: pickled, with buffers, large bytes and definitions beside the pickle."""
+"""Objects as messages: pickled, with buffers, large bytes and definitions out of band."""

@@ -41,10 +41,7 @@ def pack(thing: Any) -> Packed | None:
         return None
     layout, memory, nbytes = packed
     if isinstance(memory, int):
-        try:
-            block.failed(-memory, nbytes)
-        except (MemoryError, OSError) as error:
-            warn_sent_by_value("a table", nbytes, error)
+        warn_sent_by_value("a table", nbytes, block.error_of(-memory, nbytes))
         return None
     return layout, memory if isinstance(memory, bytes) else block.Copied(memory)
 

@@ -46,6 +46,7 @@ from mp_core.children.main_module import (
     note_main,
     own_definitions,
 )
+from mp_core.system.pickled_call import PickledCall
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -155,18 +156,12 @@ def _set_definition(function: Any, state: Any) -> None:
     setter(function, inner)
 
 
-class _Main:
-    """Stand in a pickle for the globals of the receiver's main module."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _main_globals, ()
-
-
-_MAIN = _Main()
-
-
 def _main_globals() -> dict[str, Any]:
     return vars(sys.modules["__main__"])
+
+
+#: Stands in a pickle for the globals of the receiver's main module.
+_MAIN = PickledCall(_main_globals)
 
 
 # The globals that messages have set, and those from before: the main module of a new child has names of Python's own.

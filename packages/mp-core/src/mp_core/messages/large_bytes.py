@@ -10,6 +10,7 @@ import io
 import sys
 
 from mp_core.sharing import backend
+from mp_core.system.pickled_call import PickledCall
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -40,25 +41,10 @@ def _stays(number: int, nbytes: int) -> None:
     from mp_core.memory import block
     from mp_core.system.errors import warn_sent_by_value
 
-    try:
-        block.failed(number, nbytes)
-    except (MemoryError, OSError) as error:
-        warn_sent_by_value("data", nbytes, error)
+    warn_sent_by_value("data", nbytes, block.error_of(number, nbytes))
 
 
 # ---- array.array -----------------------------------------------------------------------------------------------------
-
-
-class _InFlight:
-    """The bytes of an array in flight to one receiver; it arrives as a `Block`, or as a bytearray of them."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, handle: bytes) -> None:
-        self.handle = handle
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return backend.rebuild_copy, (self.handle,)
 
 
 def use_arrays(table: Any) -> None:
@@ -84,7 +70,7 @@ def _reduce_array(array: Any) -> Any:
     if isinstance(handle, int):
         _stays(-handle, nbytes)
         return array.__reduce_ex__(PROTOCOL)
-    return rebuild_array, (array.typecode, _InFlight(handle))
+    return rebuild_array, (array.typecode, PickledCall(backend.rebuild_copy, handle))
 
 
 def rebuild_array(typecode: str, memory: Any) -> Any:

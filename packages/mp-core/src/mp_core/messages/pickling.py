@@ -61,6 +61,7 @@ from mp_core.sharing.backend import (
 )
 from mp_core.system import imports, reducers
 from mp_core.system.handler_errors import is_of_handler
+from mp_core.system.pickled_call import PickledCall
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ _set_up = False
 
 
 def is_set_up() -> bool:
-    """Return whether `set_up` was called."""
     return _set_up
 
 
@@ -166,7 +166,7 @@ def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     reader = None
     if message.handles:
         reader = child_descriptors.send_arguments(message, _make_pair)
-    file.write(message.data if reader is None else ForkingPickler.dumps(_Call(receive_arguments, (reader,))))
+    file.write(message.data if reader is None else ForkingPickler.dumps(PickledCall(receive_arguments, reader)))
 
 
 def receive_arguments(reader: Any) -> Any:
@@ -187,7 +187,7 @@ def _dumps_alone(obj: Any) -> bytes | None:
     """Return the pickle of a message that `use_alone` has a reducer for; it has no references, and no name of main."""
     reduce = _alone.get(type(obj))
     call = None if reduce is None else reduce(obj)
-    return None if call is None else pickle.dumps(_Call(*call), PROTOCOL)
+    return None if call is None else pickle.dumps(PickledCall(call[0], *call[1]), PROTOCOL)
 
 
 def _dump(cls: Any, obj: Any) -> memoryview:
@@ -209,7 +209,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
     pickler.dump(obj)
     if places and not taken:
         # Nothing in it has a reducer of ForkingPickler, which takes several microseconds to make.
-        file = io.BytesIO(pickle.dumps(_Call(load_divided, (file.getvalue(), places, taken)), PROTOCOL))
+        file = io.BytesIO(pickle.dumps(PickledCall(load_divided, file.getvalue(), places, taken), PROTOCOL))
     elif places:
         file = io.BytesIO(_wrapped(cls, load_divided, file.getvalue(), places, taken))
     elif taken:
@@ -236,18 +236,8 @@ def use_alone(kind: type, reduce: Callable[[Any], tuple[Any, ...] | None]) -> No
 def _wrapped(cls: Any, function: Callable[..., Any], *parts: Any) -> memoryview:
     """Return the pickle of a call of *function* with *parts*."""
     file = io.BytesIO()
-    cls(file, PROTOCOL).dump(_Call(function, parts))
+    cls(file, PROTOCOL).dump(PickledCall(function, *parts))
     return file.getbuffer()
-
-
-class _Call:
-    """Pickle as a call."""
-
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.parts
 
 
 def load_with(data: bytes, places: list[Any]) -> Any:

@@ -142,7 +142,7 @@ class Outline(pickle.Unpickler):
         return Outline(io.BytesIO(data)).load()
 
     def out_of_band(self, data: bytes, objects: bytes) -> Any:
-        """Return the outline of a pickle with *objects* beside it, which are blanks in it."""
+        """Return the outline of a pickle with out-of-band *objects*, which are blanks in it."""
         return self.part(data)
 
     def persistent_load(self, name: Any) -> Blank:

@@ -47,7 +47,6 @@ def check(rc: int, what: str | None = None) -> int:
 
 
 def compiled_version() -> str:
-    """Return the version of the compiled library."""
     text: str = ffi.string(lib.mpshm_version()).decode()
     return text
 
@@ -164,12 +163,10 @@ def set_message_line(line: str | None) -> None:
 
 
 def set_thread_name(name: bytes) -> None:
-    """Name the calling thread."""
     check(lib.mpshm_set_thread_name(name), "set_thread_name")
 
 
 def get_thread_name() -> bytes:
-    """Return the name of the calling thread."""
     name = ffi.new("char[]", lib.MPSHM_THREAD_NAME_SIZE)
     check(lib.mpshm_get_thread_name(name), "get_thread_name")
     text: bytes = ffi.string(name)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 
 ROOT, OWN = "/sys/fs/cgroup", "/proc/self/cgroup"
+NO_LIMIT = 1 << 60  # version 1 writes "none" as a number larger than any memory
 
 
 def control_groups(root: Path = ROOT, own: Path = OWN) -> Iterator[tuple[str, str]]:
@@ -39,10 +40,17 @@ def _levels(mount: str, path: str) -> Iterator[str]:
         yield os.path.join(mount, *parts[:count])
 
 
+def limit_of(folder: Path, *names: str) -> int | None:
+    """Return the limit in the first of these files of a group that has a number; None if it has none."""
+    for name in names:
+        text = read(os.path.join(folder, name))
+        if text.isdigit():
+            return int(text) if int(text) < NO_LIMIT else None
+    return None
+
+
 def quota(root: Path = ROOT, own: Path = OWN) -> float:
-    """
-    Return how many processors' time the control groups grant this process; infinity without a limit.
-    """
+    """Return how many processors' time the control groups grant this process; infinity without a limit."""
     least = math.inf
     for controller, folder in control_groups(root, own):
         if controller == "":
@@ -57,9 +65,7 @@ def quota(root: Path = ROOT, own: Path = OWN) -> float:
 
 
 def processors() -> float:
-    """
-    Return how many processors this process may use at a time.
-    """
+    """Return how many processors this process may use at a time."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, quota())
 

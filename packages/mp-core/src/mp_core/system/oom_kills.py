@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 
+from mp_core.system.control_groups import limit_of
+
 # The counters of a process in these groups: to read all mounts takes longer than to start a thread.
 _known: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
 
@@ -24,7 +26,7 @@ def oom_kills(proc: str = "/proc/self", above: bool = True) -> dict[str, int]:
     found: dict[str, int] = {}
     for mount, path, name in _groups(proc):
         while True:
-            count = _field(os.path.join(mount + path, name), "oom_kill")
+            count = _kills(os.path.join(mount + path, name))
             if count is not None:
                 found[(mount + path).rstrip("/")] = count
             if path in ("", "/") or (found and not above):
@@ -34,15 +36,13 @@ def oom_kills(proc: str = "/proc/self", above: bool = True) -> dict[str, int]:
 
 
 def oom_kills_since(before: dict[str, int], proc: str = "/proc/self") -> str:
-    """
-    Describe the kills since *before*; empty if there are none, or if they cannot be counted.
-    """
+    """Describe the kills since *before*; empty if there are none, or if they cannot be counted."""
     for place, (folder, count) in enumerate(oom_kills(proc).items()):
         kills = count - before.get(folder, count)
         if kills > 0:
             # The groups above also count kills outside this group.
             sure = "sent by" if place == 0 else "perhaps by"
-            limit = _limit(folder)
+            limit = limit_of(folder, "memory.max", "memory.limit_in_bytes")
             text = f"{sure} the out-of-memory killer: {kills} killed in {folder}"
             return text + (f", whose limit is {limit / (1 << 20):.0f} MiB" if limit else "")
     return ""
@@ -61,9 +61,7 @@ def own_kills_between(before: dict[str, int], now: dict[str, int]) -> int:
 
 
 def _groups(proc: str) -> list[tuple[str, str, str]]:
-    """
-    Find the counters: the mount point, the path of the process's group below it, and the file.
-    """
+    """Find the counters: the mount point, the path of the process's group below it, and the file."""
     try:
         with open(f"{proc}/cgroup") as file:
             groups = file.read()
@@ -98,23 +96,9 @@ def _groups(proc: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def _field(path: str, name: str) -> int | None:
+def _kills(path: str) -> int | None:
     try:
         with open(path) as file:
-            return next((int(line.split()[1]) for line in file if line.split()[:1] == [name]), None)
+            return next((int(line.split()[1]) for line in file if line.split()[:1] == ["oom_kill"]), None)
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _limit(folder: str) -> int:
-    """
-    Return the limit of a group in bytes; 0 if it has none.
-    """
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        try:
-            with open(os.path.join(folder, name)) as file:
-                limit = int(file.read())
-        except (OSError, ValueError):
-            continue
-        return limit if limit < 1 << 60 else 0
-    return 0

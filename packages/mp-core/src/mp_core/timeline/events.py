@@ -58,7 +58,6 @@ class Event(NamedTuple):
 
     @property
     def end(self) -> int:
-        """When it ended."""
         return self.start + self.duration
 
 

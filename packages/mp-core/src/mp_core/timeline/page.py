@@ -40,7 +40,6 @@ class _Numbers:
 
 
 def page(run: Run) -> str:
-    """Return the page of a run."""
     with open(_TEMPLATE, encoding="utf-8") as file:
         template = file.read()
     data = json.dumps(_data(run), separators=(",", ":")).replace("<", "\\u003c")

@@ -3,7 +3,7 @@
 Note [Which processes record]
 -----------------------------
     fork                a hook after the fork opens a file for the child
-    spawn, forkserver   the pickle of the process object has an `_Invitation`, whose unpickling does it, since a fork
+    spawn, forkserver   the pickle of the process object has a call of `join`, whose unpickling does it, since a fork
                         server may be older than the timeline
     started by exec     `MP_TIMELINE_RUN` in the environment, which names the folder; `import mp_core` looks for it
 
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from multiprocessing import context, process, util
 
 from mp_core.sharing import backend, forks
+from mp_core.system.pickled_call import PickledCall
 from mp_core.timeline import events as kinds
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -37,9 +38,7 @@ _LEAST_WAIT_NS = 20_000
 
 
 class Recorder:
-    """
-    Write the events of this process into its file in *folder*, which has room for so many *events*.
-    """
+    """Write the events of this process into its file in *folder*, which has room for so many *events*."""
 
     def __init__(self, folder: str, events: int) -> None:
         self.folder, self.capacity = folder, events
@@ -70,7 +69,6 @@ class Recorder:
         return f"{self.capacity}:{self.folder}"
 
     def name_process(self, name: str) -> None:
-        """Give this process a name."""
         backend.timeline_name(name[:200].encode(errors="replace").decode(), True)
 
     def _name(self, text: str) -> int:
@@ -111,7 +109,6 @@ class Recorder:
         _write(kinds.LOST, flags, 0, worker, number, position, items, self._name(name))
 
     def started(self, pid: int, name: str, began: int) -> None:
-        """Record the start of a process."""
         _write(kinds.START, 0, began, pid, 0, 0, 0, self._name(name))
 
     def made(self, reader: Any, size: int) -> None:
@@ -196,16 +193,6 @@ def _end_after_fork(of: object) -> None:
 # ---- children --------------------------------------------------------------------------------------------------------
 
 
-class _Invitation:
-    """In the pickle of a process object: the child joins when it is unpickled."""
-
-    def __init__(self, *invitation: str) -> None:
-        self.invitation = invitation
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, ...]]:
-        return join, self.invitation
-
-
 def _watch() -> None:
     """Record the starts of processes, and invite those that are started; once for this process and its forks."""
     global _watches
@@ -227,7 +214,7 @@ def _recorded(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if not backend.recorders:
             return start(child)
         recorder, began = backend.recorders[0], _now()
-        vars(child)["_timeline"] = _Invitation(recorder.invitation(), str(child.name))
+        vars(child)["_timeline"] = PickledCall(join, recorder.invitation(), str(child.name))
         try:
             popen = start(child)
         finally:

@@ -30,7 +30,6 @@ class Span:
 
     @property
     def end(self) -> int:
-        """When it ended."""
         return self.start + self.duration
 
 
@@ -56,7 +55,6 @@ class Process:
 
     @property
     def tasks(self) -> list[Span]:
-        """Its tasks, in order."""
         return [span for span in self.spans if span.category == "task"]
 
 
@@ -201,7 +199,6 @@ class _Reader:
         return self.queues[ring]
 
     def run(self) -> Run:
-        """Return the whole."""
         processes = [self.process(file) for file in self.files]
         by_pid = {process.pid: process for process in processes}
         for file in self.files:

@@ -38,7 +38,6 @@ class Worker:
 
     @property
     def alive(self) -> int:
-        """How long it lived."""
         return max(self.process.ended - self.process.began, 1)
 
 
@@ -104,7 +103,6 @@ def union(spans: list[Span], without: list[Span] | None = None) -> int:
 
 
 def summarise(run: Run) -> Summary:
-    """Return what the run was like."""
     made = Summary()
     made.workers = [_worker(process) for process in run.processes if process.tasks]
     tasks = [(process, span) for process in run.processes for span in process.tasks]

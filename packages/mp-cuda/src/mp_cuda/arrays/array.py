@@ -51,9 +51,7 @@ class DeviceArray(Array):
     __slots__ = ("__weakref__",)
 
     def _replace(self, **fields: Any) -> DeviceArray:
-        """
-        Return the same array with other *fields*, which are named as the constructor's parameters.
-        """
+        """Return the same array with other *fields*, which are named as the constructor's parameters."""
         same: dict[str, Any] = {"ptr": self.ptr, "shape": self.shape, "dtype": self.dtype, "device": self.device}
         same |= {"strides": self.strides, "readonly": self.readonly, "owner": self._owner, "stream": self._stream}
         return DeviceArray(**(same | fields))

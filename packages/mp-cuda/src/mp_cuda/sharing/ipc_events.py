@@ -61,7 +61,7 @@ def open_event(device: int, home: Reference, handle: bytes) -> Event | None:
     Open the event of another process, which *home* keeps, or return the one already open. 1024 stay open.
 
     It is known by its owner too, which it may outlive: a later process may have the same pid and handles.
-    Return None if the owner has ended: the driver opens its event, too.
+    Return None if the owner has ended, whose event the driver would still open.
     """
     pid, nonce = home.owner
     key = pid.to_bytes(4, "little") + nonce + handle

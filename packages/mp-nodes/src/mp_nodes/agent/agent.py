@@ -98,7 +98,6 @@ class Agent:
         self._heard = time.monotonic()
 
     def receive(self, message: Any) -> None:
-        """Handle a message."""
         self.hear()
         match message:
             case Ping(at):
@@ -194,16 +193,12 @@ class Agent:
             self.outbox.put(Beat())
 
     def _to_wait(self) -> float:
-        """
-        Return the seconds until the next heartbeat, or until the driver is lost.
-        """
+        """Return the seconds until the next heartbeat, or until the driver is lost."""
         return min(BEAT, max(BEAT / 10, self._heard + self._limit - time.monotonic()))
 
 
 def _free_port() -> int:
-    """
-    Return a TCP port that no process of this machine uses.
-    """
+    """Return a TCP port that no process of this machine uses."""
     with socket.socket() as free:
         free.bind(("", 0))
         port: int = free.getsockname()[1]

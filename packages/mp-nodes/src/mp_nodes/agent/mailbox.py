@@ -20,6 +20,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from mp_core.system.pickled_call import PickledCall
 from mp_nodes.protocol import Mail
 from mp_spawn.calls.payload import InheritedFd, per_rank_object
 
@@ -28,14 +29,8 @@ class Mailbox:
     """Stand among the arguments for the rank's own connection to the driver."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (_OwnEnd(),)
-
-
-class _OwnEnd:
-    """The last of the objects beside the pickle; see `NodePayload.payloads`."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return per_rank_object, (-1,)
+        # Its own end is the last of the objects beside the pickle; see `NodePayload.payloads`.
+        return _opened, (PickledCall(per_rank_object, -1),)
 
 
 def _opened(end: InheritedFd) -> Connection:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from mp_core import install
 from mp_core.children import inheritance
-from mp_core.children.main_module import note_other_receivers
+from mp_core.children.main_module import receivers_may_differ
 from mp_core.memory.block import Block, allocate
 from mp_core.memory.mapped_buffers import laid_out, memory_file
 from mp_core.sharing.backend import pickled, share
@@ -47,7 +47,7 @@ from mp_spawn.calls.payload import (
     collected_fds,
     per_rank_object,
 )
-from mp_spawn.calls.payloads import Inheritance
+from mp_spawn.calls.payloads import attaching
 from mp_spawn.calls.pickling import dumps_plainly, dumps_with, foreign_reducer
 
 
@@ -66,10 +66,8 @@ class Shipment(NamedTuple):
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[memoryview]]:
-    """
-    Pickle `fn` and *args* for other machines; return that and the bytes that travel beside it.
-    """
-    note_other_receivers()
+    """Pickle `fn` and *args* for other machines; return that and the bytes that travel beside it."""
+    receivers_may_differ()
     kinds = ", ".join(type(arg).__name__ for arg in args)
     what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
     # The message is dropped with its references: there is no receiver on this machine.
@@ -92,9 +90,7 @@ class _ForNodes:
         self.mailbox = False
 
     def reduce(self, thing: Any) -> Any:
-        """
-        Return the reduction of *thing*, or NotImplemented for the usual one.
-        """
+        """Return the reduction of *thing*, or NotImplemented for the usual one."""
         if isinstance(thing, Block):
             self.blocks.append(thing)
             return per_rank_object, (len(self.blocks) - 1,)
@@ -170,7 +166,7 @@ class NodePayload:
                     end = self.post_office.open()
                     on_exit.callback(os.close, end)
                     beside.append(InheritedFd(end))
-                own = PickleFile(dumps_plainly((Inheritance(self._inherited), beside)), fds)
+                own = PickleFile(dumps_plainly((attaching(self._inherited), beside)), fds)
             fd = os.dup(self._fd) if self._fd >= 0 else -1
             made.append(PickledPayload(call, own, Buffers.over(fd, list(self._spans))))
         return made

@@ -108,7 +108,6 @@ class NodeJob(Job):
 
     @classmethod
     def of(cls, start: Start, payload: NodePayload, launcher: Launcher, output: Relay) -> Self:
-        """Return the job that the driver asks for."""
         count = len(start.node.ranks)
         return cls(
             fn=cls.of,
@@ -133,16 +132,12 @@ class NodeJob(Job):
         )
 
     def send(self, rank: int, data: bytes) -> None:
-        """
-        Send a message to the mailbox of a rank.
-        """
+        """Send a message to the mailbox of a rank."""
         assert self.start_message is not None and self.payload is not None
         self.payload.post_office.send(rank - self.start_message.node.ranks.start, data)
 
     def preparation(self) -> dict[str, Any]:
-        """
-        Return multiprocessing's preparation data: the driver's, as far as this machine has its files.
-        """
+        """Return multiprocessing's preparation data: the driver's, as far as this machine has its files."""
         assert self.start_message is not None
         main = self.start_message.main
         data = {key: value for key, value in spawn.get_preparation_data("rank").items() if "main" not in key}
@@ -172,9 +167,7 @@ class NodeJob(Job):
 
 
 def _devices(rank: int, each: float) -> dict[str, str]:
-    """
-    Return the variable with the devices of a rank, out of those that the engine has given to the agent.
-    """
+    """Return the variable with the devices of a rank, out of those that the engine has given to the agent."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not each or not given:
         return {}

@@ -125,24 +125,18 @@ class EngineContext(RunningJob):
     # ---- what the program calls --------------------------------------------------------------------------------------
 
     def pids(self) -> list[int]:
-        """
-        Return the pids, by rank, each on its own node; 0 for a rank that has not started yet.
-        """
+        """Return the pids, by rank, each on its own node; 0 for a rank that has not started yet."""
         return [pid for state in self._states for pid in state.pids]
 
     @property
     def captured(self) -> list[Captured]:
-        """
-        The output of each rank so far, under ``output="capture"``.
-        """
+        """The output of each rank so far, under ``output="capture"``."""
         sink = self._writer.sink
         ranks = range(self._plan.nprocs)
         return [Captured(sink.text(rank, "stdout"), sink.text(rank, "stderr")) for rank in ranks]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """
-        Wait for the ranks, as `ProcessContext.join` does.
-        """
+        """Wait for the ranks, as `ProcessContext.join` does."""
         if grace_period is not None:
             self._grace_period = grace_period
         try:
@@ -159,17 +153,13 @@ class EngineContext(RunningJob):
         return True
 
     async def ajoin(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """
-        Wait for the ranks in a coroutine, as `ProcessContext.ajoin` does.
-        """
+        """Wait for the ranks in a coroutine, as `ProcessContext.ajoin` does."""
         if grace_period is not None:
             self._grace_period = grace_period
         return await self._done.wait_in_loop(timeout) and self.join()
 
     def terminate(self, grace_period: float = 0.0) -> None:
-        """
-        End the ranks of all nodes, as `ProcessContext.terminate` does.
-        """
+        """End the ranks of all nodes, as `ProcessContext.terminate` does."""
         self._ask(protocol.End(grace_period, False))
         self._done.wait(grace_period + self._to_end + NODE_LOST_AFTER)
 
@@ -178,9 +168,7 @@ class EngineContext(RunningJob):
         self.terminate(INTERRUPTED)
 
     def send_signal(self, signum: int) -> None:
-        """
-        Send a signal to all ranks, which have some time after one that ends them.
-        """
+        """Send a signal to all ranks, which have some time after one that ends them."""
         now = time.monotonic()
         last, self._signalled[signum] = self._signalled.get(signum), now
         if signal.Signals(signum).name not in ENDING:
@@ -207,17 +195,12 @@ class EngineContext(RunningJob):
     # ---- the start ---------------------------------------------------------------------------------------------------
 
     def _lay_out(self, agents: protocol.Agents) -> list[Node]:
-        """
-        Return the nodes, each with its ranks.
-        """
         nodes = agents.nodes
         self._plan = dataclasses.replace(self._plan, nprocs=nodes[-1].ranks.stop, groups=len(nodes))
         return nodes
 
     def _greet(self, look: Callable[[], None] | None) -> None:
-        """
-        Wait until every agent has said hello, and compare versions.
-        """
+        """Wait until every agent has said hello, and compare versions."""
         deadline = time.monotonic() + TO_GREET
         while missing := [state for state in self._states if state.hello is None]:
             if time.monotonic() > deadline:
@@ -237,9 +220,7 @@ class EngineContext(RunningJob):
             state.check_versions()
 
     def _address(self) -> tuple[str, int]:
-        """
-        Return the address of the first node for MASTER_ADDR, and a port that is free there.
-        """
+        """Return the address of the first node for MASTER_ADDR, and a port that is free there."""
         hello = self._states[0].hello
         assert hello is not None
         return hello.address or self.nodes[0].address or "127.0.0.1", hello.port
@@ -267,9 +248,7 @@ class EngineContext(RunningJob):
         self._agents.close(self.code())
 
     def _serve(self) -> None:
-        """
-        Handle messages until each node has said how its ranks ended, or is lost.
-        """
+        """Handle messages until each node has said how its ranks ended, or is lost."""
         beat_at = before = time.monotonic()
         while not self._given_up.is_set() and not all(state.ended for state in self._states):
             for index, message in self._agents.receive(BEAT / 5):
@@ -294,9 +273,7 @@ class EngineContext(RunningJob):
                 self._agents.send(index, message())
 
     def _command(self, now: float) -> None:
-        """
-        Send what the program has asked for, and the end of the others after a failure.
-        """
+        """Send what the program has asked for, and the end of the others after a failure."""
         while self._asked:
             command = self._asked.popleft()
             self._send_all(lambda command=command: command)  # type: ignore[misc]
@@ -376,9 +353,7 @@ class EngineContext(RunningJob):
         self._failed()
 
     def _replace(self, index: int, state: NodeState, reason: str) -> bool:
-        """
-        Have the ranks of a lost node started elsewhere; return False if they may not or cannot be.
-        """
+        """Have the ranks of a lost node started elsewhere; return False if they may not or cannot be."""
         if self._plan.restarts_all or state.restarts >= self._plan.max_restarts or self._end_at is not None:
             return False
         again = state.restarts + 1
@@ -393,9 +368,7 @@ class EngineContext(RunningJob):
         return True
 
     def _start_again(self, index: int, state: NodeState) -> None:
-        """
-        Start the ranks of a lost node at the new agent, which has said hello.
-        """
+        """Start the ranks of a lost node at the new agent, which has said hello."""
         state.node = self._agents.nodes[index]
         try:
             state.check_versions()
@@ -415,9 +388,7 @@ class EngineContext(RunningJob):
         threading.Thread(target=self._agents.start, args=args, name="mp-spawn start", daemon=True).start()
 
     def _start_all_again(self) -> bool:
-        """
-        Start the ranks of all nodes again after a failure; return False if there was none, or they may not.
-        """
+        """Start the ranks of all nodes again after a failure; return False if there was none, or they may not."""
         plan = self._plan
         over = self._was_told_to_end or self._given_up.is_set() or self._refusal is not None
         if over or not plan.restarts_all or not self._failures or self._attempt >= plan.max_restarts:
@@ -446,9 +417,7 @@ class EngineContext(RunningJob):
         return True
 
     def code(self) -> int:
-        """
-        Return the exit code of the job.
-        """
+        """Return the exit code of the job."""
         if self._refusal is not None:
             return 1
         if not self._failures:
@@ -459,9 +428,7 @@ class EngineContext(RunningJob):
         return first.exit_code if first.exit_code > 0 else 128 - first.exit_code
 
     def _conclude(self) -> None:
-        """
-        Make the exception, once all output has been written.
-        """
+        """Make the exception, once all output has been written."""
         sink = self._writer.sink
         if self._failures:
             failures = []

@@ -93,9 +93,7 @@ class _Selected(_Labelled):
 
 
 def sink_for(kind: str | os.PathLike[str] | Streams, nodes: list[Node]) -> Any:
-    """
-    Return the sink for that value of ``output=``.
-    """
+    """Return the sink for that value of ``output=``."""
     if isinstance(kind, Streams):
         return _Selected(kind, nodes)
     labels = _labels(nodes)

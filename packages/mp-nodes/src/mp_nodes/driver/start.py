@@ -13,9 +13,7 @@ from mp_nodes.engines.by_name import engine_for
 def start(
     engine: Any, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, join: bool, **options: Any
 ) -> EngineContext | None:
-    """
-    Start the ranks on an engine; with *join* wait for them and return None.
-    """
+    """Start the ranks on an engine; with *join* wait for them and return None."""
     started = EngineContext(Plan.of(engine_for(engine), fn, args, nprocs, **options))
     if not join:
         return started
@@ -32,9 +30,7 @@ def run(
     grace_period: float | None,
     **options: Any,
 ) -> list[bytes]:
-    """
-    Run the ranks on an engine and return their pickled results.
-    """
+    """Run the ranks on an engine and return their pickled results."""
     plan = Plan.of(engine_for(engine), fn, args, nprocs, **options)
     started = EngineContext(plan, wants_result=True, grace_period=grace_period)
     if not started.join(timeout):

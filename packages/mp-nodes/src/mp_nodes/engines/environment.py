@@ -84,9 +84,7 @@ class Environment:
         return _JobAgents([own, *(arrival.wire for arrival in found)], nodes, process)
 
     def _spread(self, nprocs: int, found: list[Arrival]) -> list[range]:
-        """
-        Return the ranks of each node.
-        """
+        """Return the ranks of each node."""
         if not self._ranks:
             return spread(nprocs, 1 + len(found))
         if without := [arrival for arrival in found if not arrival.ranks]:
@@ -122,7 +120,7 @@ class _JobAgents(ConnectedAgents):
 
 def join_job(place: JobPlace, ranks: int = 0) -> int:
     """
-    Be a node other than node 0: run the ranks that node 0 asks for, and return its exit code.
+    Run the ranks that node 0 asks for on this other node, and return the exit code of the job.
 
     *ranks* is their number, if every node tells its own.
     """
@@ -138,9 +136,7 @@ def join_job(place: JobPlace, ranks: int = 0) -> int:
 
 
 def _come(place: JobPlace, ranks: int, deadline: float) -> Wire:
-    """
-    Connect to node 0, which may start later than this node; return when all nodes have come.
-    """
+    """Connect to node 0, which may start later than this node; return when all nodes have come."""
     where = f"node 0 at {place.host}:{place.port}"
     number = AS_IT_COMES if place.node_rank is None else place.node_rank
     silent = 0

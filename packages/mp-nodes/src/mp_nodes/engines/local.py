@@ -57,7 +57,6 @@ class _LocalAgents(ConnectedAgents):
         self._by_index = list(processes)
 
     def drop(self, node: int) -> None:
-        """Kill the agent."""
         super().drop(node)
         kill(self._by_index[node])
 
@@ -76,9 +75,6 @@ class _LocalAgents(ConnectedAgents):
 
 
 def start_agents(nodes: list[Node]) -> Agents:
-    """
-    Start an agent process for each of *nodes*.
-    """
     wires: list[Wire] = []
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -95,9 +91,7 @@ def start_agents(nodes: list[Node]) -> Agents:
 
 
 def start_agent() -> tuple[Wire, subprocess.Popen[bytes]]:
-    """
-    Start an agent in a child; return the connection to it and its process.
-    """
+    """Start an agent in a child; return the connection to it and its process."""
     ours, theirs = socket.socketpair()
     with theirs:
         program = PROGRAM.format(path=sys.path, fd=theirs.fileno())
@@ -110,9 +104,7 @@ def start_agent() -> tuple[Wire, subprocess.Popen[bytes]]:
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """
-    Wait for the agents, and kill those that do not end.
-    """
+    """Wait for the agents, and kill those that do not end."""
     for process in processes:
         if reap(process, TO_END) is None:
             kill(process)
@@ -120,8 +112,6 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def main(fd: int) -> None:
-    """
-    Run an agent: the program of the child.
-    """
+    """Run an agent: the program of the child."""
     code = serve(Wire(socket.socket(fileno=fd)))
     sys.exit(code)

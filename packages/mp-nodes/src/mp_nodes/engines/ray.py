@@ -96,9 +96,7 @@ class Ray:
         return {name: amount * count for name, amount in self.resources.items() if amount}
 
     def _counts(self, nprocs: int, alive: list[Any]) -> list[int]:
-        """
-        Return the number of ranks for each node to be used, or raise `EngineError`.
-        """
+        """Return the number of ranks for each node to be used, or raise `EngineError`."""
         rooms = {node["NodeID"]: self._room(node["Resources"], nprocs) for node in alive}
         best = sorted((room for room in rooms.values() if room), reverse=True)
         # A node without a rank would be of no use.
@@ -122,16 +120,12 @@ class Ray:
         raise EngineError(f"asked for {nprocs} ranks{on}, each with {asked}; the Ray cluster has too little: {there}")
 
     def _room(self, there: Mapping[str, float], nprocs: int) -> int:
-        """
-        Return how many ranks fit into a node with the resources *there*.
-        """
+        """Return how many ranks fit into a node with the resources *there*."""
         needed = [(name, amount) for name, amount in self.resources.items() if amount]
         return min((int(there.get(name, 0) / amount + 1e-6) for name, amount in needed), default=nprocs)
 
     def _await(self, group: Any, nprocs: int, nodes: int, ray: Any) -> None:
-        """
-        Wait for resources, which the cluster has but others may hold.
-        """
+        """Wait for resources, which the cluster has but others may hold."""
         started = time.monotonic()
         noticed = False
         of = "1 node" if nodes == 1 else f"{nodes} nodes"
@@ -149,9 +143,7 @@ class Ray:
 
 
 def _connected(address: str | None) -> Any:
-    """
-    Import ray and connect to the cluster, unless that is done.
-    """
+    """Import ray and connect to the cluster, unless that is done."""
     try:
         import ray
     except ImportError as error:

@@ -45,7 +45,6 @@ class RayAgent:
 
     @ray.method(concurrency_group="send")  # type: ignore[untyped-decorator, unused-ignore]
     def send(self, message: Any) -> None:
-        """Take a message of the driver."""
         self._agent.receive(message)
 
     @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator, unused-ignore]
@@ -64,8 +63,6 @@ class RayAgent:
 
 
 def _ask_for(pieces: list[Piece]) -> None:
-    """
-    Have Ray fetch objects to this node, without waiting.
-    """
+    """Have Ray fetch objects to this node, without waiting."""
     if pieces:
         ray.wait([piece for _, piece in pieces], num_returns=len(pieces), timeout=0, fetch_local=True)

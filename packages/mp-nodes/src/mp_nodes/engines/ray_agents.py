@@ -37,18 +37,14 @@ CANDIDATES = 8
 
 
 def named(node: Mapping[str, Any], alive: Sequence[Mapping[str, Any]], ranks: range) -> Node:
-    """
-    Return the node as Ray describes it. A cluster on one machine, as for a test, has several of one name.
-    """
+    """Return the node as Ray describes it. A cluster on one machine, as for a test, has several of one name."""
     host = node["NodeManagerHostname"]
     alone = [each["NodeManagerHostname"] for each in alive].count(host) == 1
     return Node(host if alone else f"{host}-{node['NodeID'][:6]}", node["NodeManagerAddress"], ranks)
 
 
 def within(seconds: float, call: Callable[[], object], undone: str) -> bool:
-    """
-    Make a call to the cluster that may fail; after *seconds*, say what is left *undone*, and return False.
-    """
+    """Make a call to the cluster that may fail; after *seconds*, say what is left *undone*, and return False."""
 
     def run() -> None:
         with contextlib.suppress(Exception):
@@ -175,9 +171,7 @@ class RayAgents:
         self._candidates[node] = found
 
     def _choose(self, index: int, actor: Any) -> None:
-        """
-        Take the candidate that has started, and end the others.
-        """
+        """Take the candidate that has started, and end the others."""
         for each, node, node_id in self._candidates.pop(index):
             if each is actor:
                 self._actors[index], self.nodes[index], self._ids[index] = actor, node, node_id
@@ -185,9 +179,7 @@ class RayAgents:
                 self._end(index, each)
 
     def _is_out(self, index: int, actor: Any) -> bool:
-        """
-        Tell whether an actor that has failed was one of several candidates, of which others are left.
-        """
+        """Tell whether an actor that has failed was one of several candidates, of which others are left."""
         left = [each for each in self._candidates.get(index, ()) if each[0] is not actor]
         if left:
             self._candidates[index] = left
@@ -198,7 +190,6 @@ class RayAgents:
         self._polls = {poll: pair for poll, pair in self._polls.items() if pair[1] is not actor}
 
     def drop(self, node: int) -> None:
-        """Kill the actor."""
         for actor, _, _ in self._candidates.pop(node, ()):
             self._end(node, actor)
         self._end(node, self._actors[node])

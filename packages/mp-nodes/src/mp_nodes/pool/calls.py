@@ -26,16 +26,12 @@ class SharedFunction:
 
 
 def is_name(function: Any) -> bool:
-    """
-    Tell whether another process finds the function by its name in a module.
-    """
+    """Tell whether another process finds the function by its name in a module."""
     return task_messages.is_plain(function)
 
 
 def pickled(task: Task, beside: bool) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """
-    Pickle the call of a task by value, without the function if the nodes get it apart; large buffers *beside* it.
-    """
+    """Pickle the call of a task by value, without the function if the nodes get it apart; large buffers *beside* it."""
     function: Any = task.function
     dumps = _beside if beside else _whole
     what = f"a task of {name_of(task)}"

@@ -18,7 +18,6 @@ class Packed:
         return Packed, (self.data, [pickle.PickleBuffer(buffer) for buffer in self.buffers])
 
     def load(self) -> Any:
-        """Unpickle it."""
         return pickle.loads(self.data, buffers=self.buffers)
 
 

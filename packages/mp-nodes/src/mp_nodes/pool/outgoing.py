@@ -17,7 +17,7 @@ class Outgoing:
     """
     A queue of messages. Outcomes are put into one message; that of the node's last task waits for no other.
 
-    The node measures how fast its workers are, as the driver would measure the network, too. *ready* tells whether all
+    The node measures how fast its workers are, as the driver would also measure the network. *ready* tells whether all
     of them have started; before that there is nothing to measure.
     """
 
@@ -41,13 +41,11 @@ class Outgoing:
                 self._wake()
 
     def put(self, message: Any) -> None:
-        """Add a message."""
         with self._changed:
             self._others.append(message)
             self._wake()
 
     def end(self, outcome: Outcome) -> None:
-        """Add the outcome of a task."""
         with self._changed:
             self._outcomes.append(outcome)
             self._tasks -= 1

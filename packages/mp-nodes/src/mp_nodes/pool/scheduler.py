@@ -68,9 +68,7 @@ class NodeScheduler:
     # Called by any thread.
 
     def start(self) -> None:
-        """
-        Place the ranks on the nodes; raise `EngineError` if there is no room.
-        """
+        """Place the ranks on the nodes; raise `EngineError` if there is no room."""
         settings = self._settings
         initializer = None
         if settings.initializer is not None:
@@ -115,16 +113,12 @@ class NodeScheduler:
         done.wait(CANCELLED_WITHIN)
 
     def prepare(self, task: Task) -> None:
-        """
-        Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome.
-        """
+        """Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome."""
         with suppress(Exception):
             task.payload, _ = pickled(task, False)
 
     def submit(self, work: Task | TaskSource, items: int = 0) -> None:
-        """
-        Queue a task, or a source of tasks, of *items*.
-        """
+        """Queue a task, or a source of tasks, of *items*."""
         if self._pid != os.getpid():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
         if self._progress is not None:
@@ -135,9 +129,7 @@ class NodeScheduler:
             self._abort()
 
     def share(self, function: Callable[..., Any]) -> SharedFunction | None:
-        """
-        Return *function* for tasks that all call it, so that each node gets it once; None if it is just a name.
-        """
+        """Return *function* for tasks that all call it, so that each node gets it once; None if it is just a name."""
         if is_name(function):
             return None
         try:
@@ -161,17 +153,13 @@ class NodeScheduler:
         return []
 
     def close(self) -> None:
-        """
-        Accept no more tasks; end when all are done.
-        """
+        """Accept no more tasks; end when all are done."""
         if self.state == RUNNING:
             self.state = CLOSED
         self.wake()
 
     def terminate(self) -> None:
-        """
-        End the nodes' ranks now.
-        """
+        """End the nodes' ranks now."""
         if self._pid != os.getpid() or self.thread.ident is None:
             return
         if self.state != ENDED:
@@ -180,16 +168,12 @@ class NodeScheduler:
         self.join()
 
     def join(self) -> None:
-        """
-        Wait until all nodes have ended; from a callback, return at once.
-        """
+        """Wait until all nodes have ended; from a callback, return at once."""
         if self.thread.ident is not None and self.thread is not threading.current_thread():
             self.thread.join()
 
     def wake(self) -> None:
-        """
-        Have the thread look at the whole state.
-        """
+        """Have the thread look at the whole state."""
         if not self._woken:
             self._woken = True
             self._events.put((-1, "wake", None))
@@ -197,9 +181,7 @@ class NodeScheduler:
     # The thread.
 
     def _dispatch(self) -> None:
-        """
-        Send tasks until the queue is empty or the nodes have enough.
-        """
+        """Send tasks until the queue is empty or the nodes have enough."""
         if self.state > CLOSED:
             return
         # Here, as the tasks that need them have been sent.
@@ -282,7 +264,7 @@ class NodeScheduler:
             more = True
             while more:
                 try:
-                    more = self._step(*self._events.get(timeout=self._patience()))
+                    more = self._step(*self._events.get(timeout=self._time_to_look()))
                 except queue.Empty:
                     self._balance()
         except BaseException as error:
@@ -297,9 +279,7 @@ class NodeScheduler:
             self._end()
 
     def _step(self, index: int, kind: str, detail: Any) -> bool:
-        """
-        Handle an event; return False at the end of the pool.
-        """
+        """Handle an event; return False at the end of the pool."""
         if kind == "over":
             if detail is not None and self.reason is None:
                 self.reason = detail
@@ -329,17 +309,13 @@ class NodeScheduler:
             self._finish()
         return True
 
-    def _patience(self) -> float | None:
-        """
-        Return after how many seconds to look for tasks that wait, while others are idle; None if there are none.
-        """
+    def _time_to_look(self) -> float | None:
+        """Return after how many seconds to look for tasks that wait, while others are idle; None if there are none."""
         wait = not self._queue and any(len(node.tasks) > node.size for node in self._nodes)
         return LONG if wait else None
 
     def _balance(self) -> None:
-        """
-        Ask nodes with long tasks to give back those that wait behind them, if others are idle.
-        """
+        """Ask nodes with long tasks to give back those that wait behind them, if others are idle."""
         idle = 0 if self._queue else sum(node.idle() for node in self._nodes)
         for node in self._nodes:
             if idle > 0 and (count := min(idle, node.waiting(time.monotonic()))) > 0:
@@ -348,9 +324,7 @@ class NodeScheduler:
                 self._send(node, messages.GiveBack(count))
 
     def _finish(self) -> None:
-        """
-        End the nodes' ranks, at once if the pool is broken. "over" comes when they have ended.
-        """
+        """End the nodes' ranks, at once if the pool is broken. "over" comes when they have ended."""
         if self._told_to_end:
             return
         self._told_to_end = True
@@ -396,9 +370,7 @@ class NodeScheduler:
         return self._lost(task, WorkerLostError(pid, exitcode, name_of(task), task.position, out_of_memory, node.name))
 
     def _lost(self, task: Task, error: WorkerLostError) -> tuple[bool, Any] | None:
-        """
-        Return the outcome of a task whose worker is lost; None if it is repeated.
-        """
+        """Return the outcome of a task whose worker is lost; None if it is repeated."""
         if task.retries > 0:
             task.retries -= 1
             self._queue.appendleft(task)
@@ -421,9 +393,7 @@ class NodeScheduler:
         return ended
 
     def _end(self) -> None:
-        """
-        Fail the unfinished tasks.
-        """
+        """Fail the unfinished tasks."""
         for node in self._nodes:
             self._queue.extend(node.tasks.values())
             node.tasks.clear()

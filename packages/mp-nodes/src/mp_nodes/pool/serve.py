@@ -36,9 +36,7 @@ from mp_pool.workers.worker_main import Settings as WorkerSettings
 
 
 def serve(rank: int, connection: Connection) -> None:
-    """
-    Run the node's pool until the driver closes it. The driver's end ends this process, by its death pipe.
-    """
+    """Run the node's pool until the driver closes it. The driver's end ends this process, by its death pipe."""
     settings = pickle.loads(connection.recv_bytes())
     NodePool(connection, settings).run()
 
@@ -113,9 +111,7 @@ class NodePool:
                     return
 
     def _take_back(self, count: int) -> list[int]:
-        """
-        Take the last tasks that no worker has out of the queue; return their numbers.
-        """
+        """Take the last tasks that no worker has out of the queue; return their numbers."""
         numbers = []
         for task in self._scheduler.take_back(count):
             task.drop()
@@ -154,9 +150,7 @@ class NodePool:
             self._outgoing.put(Broken(worker.dump_error_by_value(error)))
 
     def _send(self) -> None:
-        """
-        Send messages, until None comes.
-        """
+        """Send messages, until None comes."""
         while True:
             for message in self._outgoing.take():
                 if message is None:

@@ -12,17 +12,13 @@ from mp_pool.tasks.task_messages import dump_error, is_plain, name_of
 
 
 def begin(initializer: Packed) -> None:
-    """
-    Call the user's initializer.
-    """
+    """Call the user's initializer."""
     function, args = initializer.load()
     function(*args)
 
 
 def run(data: bytes, *buffers: Any) -> tuple[bool, bytes]:
-    """
-    Run the task of this pickle: (function, args, kwds), with the buffers beside it.
-    """
+    """Run the task of this pickle: (function, args, kwds), with the buffers beside it."""
     try:
         function, args, kwds = pickle.loads(data, buffers=buffers)
         _name_task(function, args)
@@ -55,14 +51,10 @@ def _name_task(function: Any, args: Any) -> None:
 
 
 def dump(value: Any, what: str) -> bytes:
-    """
-    Pickle by value; *what* names it in the error.
-    """
+    """Pickle by value; *what* names it in the error."""
     return pickle.dumps(value, 5) if is_plain(value) else dumps_by_value(value, what)
 
 
 def dump_error_by_value(error: BaseException) -> bytes:
-    """
-    Pickle an exception by value, with its traceback as text.
-    """
+    """Pickle an exception by value, with its traceback as text."""
     return pickled_by_value(dump_error, error).data  # type: ignore[no-any-return]

@@ -46,9 +46,7 @@ class ConnectedAgents:
             self._threads.append(thread)
 
     def _put_in_place(self, index: int, wire: Wire, node: Node) -> None:
-        """
-        Have a new agent in the place of one that was dropped.
-        """
+        """Have a new agent in the place of one that was dropped."""
         self._wires[index], self._to_write[index], self.nodes[index] = wire, queue.SimpleQueue(), node
         self._begin(index)
 
@@ -59,11 +57,9 @@ class ConnectedAgents:
             self._to_write[node].put([pickle.dumps(start), *parts])
 
     def send(self, node: int, message: Any) -> None:
-        """Queue a message."""
         self._to_write[node].put([pickle.dumps(message)])
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
-        """Return what has come."""
         came = []
         with contextlib.suppress(queue.Empty):
             came.append(self._came.get(timeout=timeout))
@@ -98,7 +94,7 @@ class ConnectedAgents:
             while True:
                 self._take(index, wire, pickle.loads(wire.receive()))
         except TamperedError as error:
-            to_write.put([pickle.dumps(Lost(str(error)))])  # so that the other end says it, too
+            to_write.put([pickle.dumps(Lost(str(error)))])  # so that the other end also says it
             self._take(index, wire, Lost(str(error)))
         except (EOFError, OSError) as error:
             self._take(index, wire, Lost(f"its agent has closed the connection ({type(error).__name__})"))
@@ -133,7 +129,7 @@ def serve(wire: Wire, signals: queue.SimpleQueue[int] | None = None) -> int:
         while signals is not None and not signals.empty():
             agent.outbox.put(Signalled(signals.get()))
     if agent.code is None:
-        sender.join(TO_SAY)  # why: the driver is to report it, too
+        sender.join(TO_SAY)  # why: the driver also reports it
         return 1
     return agent.code
 

@@ -79,9 +79,7 @@ def introduction_in(came: bytes) -> Introduction | None:
 
 
 def accept(key: bytes, first: bytes, introduction: Introduction) -> tuple[bytes, Seals]:
-    """
-    Check the proof of a node; return node 0's answer and its keys. Raise `WrongKeyError` for a wrong proof.
-    """
+    """Check the proof of a node; return node 0's answer and its keys. Raise `WrongKeyError` for a wrong proof."""
     data = introduction.data
     if not hmac.compare_digest(_hmac(key, b"proof of the node", first + data[:-PROOF]), data[-PROOF:]):
         raise WrongKeyError("it has another key")

@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import selectors
-import signal
 import socket
 import sys
 import time
@@ -34,7 +33,7 @@ from mp_nodes.protocol import EngineError
 from mp_nodes.transport import handshake
 from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.wire import Wire
-from mp_spawn.ranks.signals import ENDING, Ended, Forwarding
+from mp_spawn.ranks.signals import Forwarding, raise_if_ending
 
 MOST_UNPROVEN = 32
 # Seconds.
@@ -146,18 +145,12 @@ class Meeting:
                 elif isinstance(key.data, _Unproven):
                     self._hear(key.data)
                 elif isinstance(key.data, Arrival):
-                    self._look_at(key.data)
+                    self._on_hangup(key.data)
                 else:
-                    key.data.handle(self._end)
-
-    def _end(self, signum: int) -> None:
-        if signal.Signals(signum).name in ENDING:
-            raise Ended(signum)
+                    key.data.handle(raise_if_ending)
 
     def _listen(self, server: socket.socket, now: float) -> None:
-        """
-        Listen, or do not for a while.
-        """
+        """Listen, or do not for a while."""
         if self._listening and now < self._listen_at:
             self._selector.unregister(server)
         elif not self._listening and now >= self._listen_at:
@@ -212,9 +205,7 @@ class Meeting:
             self._turn_away(peer, type(error).__name__)
 
     def _let_in(self, peer: _Unproven, introduction: handshake.Introduction) -> None:
-        """
-        Make a node of a peer whose proof is right.
-        """
+        """Make a node of a peer whose proof is right."""
         answer, seals = handshake.accept(self._place.key, peer.first, introduction)
         peer.socket.send(answer)
         peer.socket.setblocking(True)
@@ -238,10 +229,8 @@ class Meeting:
         self._found[arrival.node_rank] = arrival
         self._changed = time.monotonic()
 
-    def _look_at(self, arrival: Arrival) -> None:
-        """
-        A node that has come is silent. So its connection has ended.
-        """
+    def _on_hangup(self, arrival: Arrival) -> None:
+        """Forget a node that has come: until all have come it is silent, so its connection has ended."""
         self._selector.unregister(arrival.wire)
         del self._found[arrival.node_rank]
         self._changed = time.monotonic()
@@ -271,9 +260,7 @@ class Meeting:
 
 
 def claim(place: JobPlace) -> socket.socket | None:
-    """
-    Listen where the nodes meet; return None if that is another machine, or another node listens there already.
-    """
+    """Listen where the nodes meet; return None if that is another machine, or another node listens there already."""
     try:
         return _listener(place)
     except EngineError as error:

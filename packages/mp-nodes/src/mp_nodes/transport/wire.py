@@ -70,7 +70,6 @@ class Wire:
         self._written = self._read = 0
 
     def send(self, message: bytes) -> None:
-        """Write a message."""
         view = memoryview(message)
         for start in range(0, len(view) or 1, CHUNK):
             piece = view[start : start + CHUNK]
@@ -82,9 +81,7 @@ class Wire:
             self._put(PART, part[start : start + CHUNK])
 
     def receive(self) -> bytes | bytearray:
-        """
-        Read a message. Raise `EOFError` when the peer has closed the connection, and `TamperedError`.
-        """
+        """Read a message. Raise `EOFError` when the peer has closed the connection, and `TamperedError`."""
         kind, came = self._take_message()
         while kind == MORE:
             kind, more = self._take_message()
@@ -92,9 +89,7 @@ class Wire:
         return came
 
     def receive_into(self, place: memoryview) -> int:
-        """
-        Read one record of a part into the beginning of *place*; return its size. Nobody may use the bytes before.
-        """
+        """Read one record of a part into the beginning of *place*; return its size. Nobody may use the bytes before."""
         size = min(CHUNK, place.nbytes)
         header = self._take_header()
         # The size is known, so nothing is written that does not belong here.

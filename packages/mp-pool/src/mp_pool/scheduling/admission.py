@@ -49,9 +49,7 @@ class Admission:
         self._at_once: bool | None = None  # the workers are killed, or ended by SIGTERM; None for neither
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """
-        Queue *tasks*, and send those that workers take.
-        """
+        """Queue *tasks*, and send those that workers take."""
         self._scheduler.check_own()
         if imports_under_way:
             tasks = [task for task in tasks if self._scheduler.is_pickled_here(task)]

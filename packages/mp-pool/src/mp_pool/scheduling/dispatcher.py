@@ -67,9 +67,7 @@ NOBODY = Nobody()
 
 
 class Dispatcher:
-    """
-    The queue and the workers. The caller holds the scheduler's lock.
-    """
+    """The queue and the workers. The caller holds the scheduler's lock."""
 
     def __init__(
         self,
@@ -95,18 +93,14 @@ class Dispatcher:
         self._numbers = 0
 
     def start_zygote(self) -> None:
-        """
-        Start the process that forks later workers, if workers are forked.
-        """
+        """Start the process that forks later workers, if workers are forked."""
         assert self.death is not None
         if self._settings.forked:
             self.zygote = Zygote(self._make, self._settings, self.death.fd, self.stacks.fd)
             self.zygote.start()
 
     def start_worker(self, first: bool = False) -> None:
-        """
-        Start one more worker, the *first* ones from this thread; raise any exception of starting a process.
-        """
+        """Start one more worker, the *first* ones from this thread; raise any exception of starting a process."""
         assert self.death is not None
         if not first and self.zygote is not None and not (self.zygote.runs and self.zygote.is_of_this_user):
             if self.zygote.runs:
@@ -193,9 +187,7 @@ class Dispatcher:
         return not beside and not (queue and self.free)
 
     def dispatch(self) -> bool:
-        """
-        Hand out tasks until the queue is empty or the workers have enough; return True.
-        """
+        """Hand out tasks until the queue is empty or the workers have enough; return True."""
         if self.queue and self.free:
             idle = [worker for worker in self.free if not worker.tasks]
             if idle:
@@ -218,9 +210,7 @@ class Dispatcher:
                 pass
 
     def _hand(self, worker: Worker) -> bool:
-        """
-        Give *worker* the next task, or the next tiny ones; return False if there is none, or no room for it.
-        """
+        """Give *worker* the next task, or the next tiny ones; return False if there is none, or no room for it."""
         if worker.pace is not None and worker.pace < TINY:
             return self._hand_batch(worker)
         task = self._next()
@@ -259,9 +249,7 @@ class Dispatcher:
         return self._has_been_given(worker, sent)
 
     def _next_tiny(self, most: int) -> tuple[list[Task] | list[Item], Task | None]:
-        """
-        Return the next tasks that may be in one batch, *most* of them, and the one after them that may not.
-        """
+        """Return the next tasks that may be in one batch, *most* of them, and the one after them that may not."""
         functions: dict[Any, bool] = {}
         source = self.queue[0] if self.queue else None
         if (
@@ -279,9 +267,7 @@ class Dispatcher:
         return tasks, None
 
     def _is_pickled(self, task: Task) -> bool:
-        """
-        Pickle *task*, or record that it has failed.
-        """
+        """Pickle *task*, or record that it has failed."""
         try:
             task.pickle(self.definitions)
         except Exception as error:
@@ -317,9 +303,7 @@ class Dispatcher:
         return None
 
     def _balance(self) -> None:
-        """
-        Give idle workers tasks that others have not begun.
-        """
+        """Give idle workers tasks that others have not begun."""
         for worker in [worker for worker in self.free if not worker.tasks]:
             busiest = max(self.workers, key=lambda each: len(each.tasks))
             # Half of its tasks. It may begin the oldest at any moment.
@@ -331,18 +315,14 @@ class Dispatcher:
         self._hand_to_free()
 
     def recall(self, worker: Worker) -> None:
-        """
-        Take back the tasks that *worker* has not begun, because its running task takes long.
-        """
+        """Take back the tasks that *worker* has not begun, because its running task takes long."""
         worker.window = 1
         worker.recalled = True
         self.free.pop(worker, None)
         self._has_returned(worker, worker.take_back())
 
     def recall_all(self) -> None:
-        """
-        Take back the tasks that no worker has begun. A worker that has others gets no more until it answers.
-        """
+        """Take back the tasks that no worker has begun. A worker that has others gets no more until it answers."""
         for worker in self.workers:
             if worker.tasks and worker.most > 1:  # the one task of a worker without a ring stays there
                 self.recall(worker)
@@ -420,16 +400,12 @@ class Dispatcher:
                     self.recall(worker)
 
     def take_from(self, worker: Worker) -> None:
-        """
-        Take back the tasks not begun by a worker that has ended or is about to.
-        """
+        """Take back the tasks not begun by a worker that has ended or is about to."""
         self.free.pop(worker, None)
         self.requeue(worker.take_all_back())
 
     def empty(self, worker: Worker) -> None:
-        """
-        Release what a worker that has ended leaves, and put all its tasks back.
-        """
+        """Release what a worker that has ended leaves, and put all its tasks back."""
         try:
             while frames := worker.read():
                 for _, kind, data in frames:
@@ -457,9 +433,7 @@ class Dispatcher:
         return least if least >= NAPS[0] else 0.0
 
     def has_answered(self, worker: Worker, count: int, now: float) -> None:
-        """
-        Record that *worker* did *count* tasks since its last answer, and update its pace.
-        """
+        """Record that *worker* did *count* tasks since its last answer, and update its pace."""
         pace = (now - worker.since) / count
         worker.pace = pace if worker.pace is None else (3 * worker.pace + pace) / 4
         worker.since = now
@@ -472,18 +446,14 @@ class Dispatcher:
         self.may_be_free(worker)
 
     def forget(self) -> None:
-        """
-        Have the workers release functions that no more tasks call.
-        """
+        """Have the workers release functions that no more tasks call."""
         while self.forgotten:
             number = self.forgotten.popleft()
             for worker in self.workers:
                 worker.forget(number)
 
     def may_be_free(self, worker: Worker) -> None:
-        """
-        Add *worker* to `free` if it may get tasks.
-        """
+        """Add *worker* to `free` if it may get tasks."""
         if worker.ready and self._may_have_more(worker):
             self.free[worker] = None
 

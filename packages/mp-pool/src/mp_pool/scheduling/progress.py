@@ -21,7 +21,6 @@ class Progress:
         self._lock: Any = TryLock()  # a signal handler may submit, or raise
 
     def expect(self, items: int) -> None:
-        """Add *items* to the total."""
         try:
             self._lock.wait()
             self._bar.total += items

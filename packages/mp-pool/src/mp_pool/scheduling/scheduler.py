@@ -115,9 +115,7 @@ class Scheduler(Workers):
     # Called by any thread.
 
     def start(self) -> None:
-        """
-        Start `wanted` workers, and the thread.
-        """
+        """Start `wanted` workers, and the thread."""
         if self.state != RUNNING:
             raise ValueError("the pool has ended")
         if not self.forks:
@@ -178,9 +176,7 @@ class Scheduler(Workers):
         return True
 
     def submit(self, work: Task | TaskSource, items: int = 0) -> None:
-        """
-        Queue a task, or a source of tasks, of *items*; send as many tasks as the workers take.
-        """
+        """Queue a task, or a source of tasks, of *items*; send as many tasks as the workers take."""
         self.check_own()
         if imports_under_way:
             works = deque([work])
@@ -237,7 +233,7 @@ class Scheduler(Workers):
         """
         worker, seen, done = task.worker, False, False
         if worker is None or not self._may_be_received(task, worker):
-            self._return_to_lines()
+            self._return_to_rings()
             return
         try:
             self._is_received = True
@@ -249,7 +245,7 @@ class Scheduler(Workers):
                     self._lock.release()
         finally:
             if not done or self.state != RUNNING:
-                self._return_to_lines(seen)
+                self._return_to_rings(seen)
 
     def _may_be_received(self, task: Task, worker: Worker) -> bool:
         dispatcher = self.dispatcher
@@ -284,13 +280,12 @@ class Scheduler(Workers):
         worker.ring.skip(message[0])
         return True
 
-    def _return_to_lines(self, seen: bool = False) -> None:
+    def _return_to_rings(self, seen: bool = False) -> None:
         self._is_received = False
         if seen or self._is_beside:
             self.wake()  # it cannot see, in its sleep, a message that was looked at and stays
 
     def has_begun(self, task: Task) -> bool:
-        """Tell whether a worker has begun *task*."""
         worker = task.worker
         return worker is not None and worker.has_begun(task)
 
@@ -368,7 +363,6 @@ class Scheduler(Workers):
         return all(worker.ready for worker in list(self.dispatcher.workers))
 
     def processes(self) -> list[Any]:
-        """Return the processes of the workers."""
         return [worker.process for worker in list(self.dispatcher.workers)]
 
     def queued(self) -> int:
@@ -481,9 +475,7 @@ class Scheduler(Workers):
             self._running.release()
 
     def _step(self) -> bool:
-        """
-        Wait for events and handle them; return False at the end of the pool.
-        """
+        """Wait for events and handle them; return False at the end of the pool."""
         delay, nap = self._next
         if nap and not self._attention:
             time.sleep(nap)
@@ -523,9 +515,7 @@ class Scheduler(Workers):
         return more
 
     def _answer(self) -> None:
-        """
-        Abort the sinks of cancelled tasks, and wake the threads that have asked for something.
-        """
+        """Abort the sinks of cancelled tasks, and wake the threads that have asked for something."""
         while self._aborted:
             sink, error = self._aborted.pop()
             abort_all({0: sink}, error)
@@ -533,9 +523,7 @@ class Scheduler(Workers):
             self._answered.pop().release()
 
     def _stay_beside(self) -> None:
-        """
-        Leave the rings to a thread that receives for itself, as long as it does so.
-        """
+        """Leave the rings to a thread that receives for itself, as long as it does so."""
         self._is_beside = True
         while self._is_received and not self._attention:
             before = self._received
@@ -547,9 +535,7 @@ class Scheduler(Workers):
         self._is_received = self._is_beside = False
 
     def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[Delivery]:
-        """
-        Record results and deaths; return the outcomes to deliver.
-        """
+        """Record results and deaths; return the outcomes to deliver."""
         self._attention = self.dispatcher.news = False
         outcomes, self.dispatcher.failed = self.dispatcher.failed, []
         now = time.monotonic()
@@ -583,9 +569,7 @@ class Scheduler(Workers):
         return outcomes
 
     def _go_on(self) -> bool:
-        """
-        Start and end workers, and send tasks; return False at the end of the pool.
-        """
+        """Start and end workers, and send tasks; return False at the end of the pool."""
         dispatcher = self.dispatcher
         if self.state == TERMINATED or self.reason is not None:
             return False
@@ -647,7 +631,6 @@ class Scheduler(Workers):
                 self._progress.close()
 
     def _abort(self) -> None:
-        """Fail all unfinished tasks."""
         error = self._broken(self.reason)
         queue = self.dispatcher.queue
         while queue:

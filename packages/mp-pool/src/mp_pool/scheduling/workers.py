@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import connection
 
-from mp_core.children.main_module import is_missing_guard, missing_guard, note_other_receivers
+from mp_core.children.main_module import is_missing_guard, missing_guard, receivers_may_differ
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.oom_kills import oom_kills, own_kills_between
@@ -55,7 +55,7 @@ class Workers:
     ) -> None:
         initializer = None
         if not settings.forked:
-            note_other_receivers()
+            receivers_may_differ()
         if settings.initializer is not None and not settings.forked:
             # With the arguments of a process, their memory would be lost if the process ended before it read them.
             initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)
@@ -82,9 +82,7 @@ class Workers:
         self._awaited: tuple[list[Any], list[int]] = [], []
 
     def _fill(self) -> None:
-        """
-        Start workers until there are `wanted`.
-        """
+        """Start workers until there are `wanted`."""
         if len(self.dispatcher.workers) >= self.wanted:
             self._retry_at = None
             return
@@ -107,9 +105,7 @@ class Workers:
                 return
 
     def _watch(self) -> None:
-        """
-        Have the scheduler's thread wait for every worker, including new ones.
-        """
+        """Have the scheduler's thread wait for every worker, including new ones."""
         if not self.dispatcher.changed:
             return
         self.dispatcher.changed = False
@@ -121,9 +117,7 @@ class Workers:
         self._awaited = [*self._rings], [self._waker[0].fileno(), *self._packets, *self._deaths]
 
     def _delay(self) -> float:
-        """
-        Return for how many milliseconds to wait at most; -1 for no limit.
-        """
+        """Return for how many milliseconds to wait at most; -1 for no limit."""
         times = [] if self._retry_at is None else [self._retry_at]
         for worker in self.dispatcher.workers:
             if len(worker.tasks) > 1 and not worker.recalled:
@@ -157,9 +151,7 @@ class Workers:
                 self._check_limits(worker, now)
 
     def _check_limits(self, worker: Worker, now: float) -> None:
-        """
-        Kill a worker whose running task has exceeded one of its limits.
-        """
+        """Kill a worker whose running task has exceeded one of its limits."""
         number, first = next(iter(worker.tasks.items()))
         task = worker.tasks[number] = as_task(first)
         limit, memory = task.options.timeout, task.options.memory_limit
@@ -178,9 +170,7 @@ class Workers:
     # Ends of workers.
 
     def _hung_up(self, worker: Worker, now: float) -> None:
-        """
-        Handle the end of a worker's ring: the worker is about to end, or cannot answer any more.
-        """
+        """Handle the end of a worker's ring: the worker is about to end, or cannot answer any more."""
         self.dispatcher.changed = True
         if worker not in self.dispatcher.workers:
             return
@@ -193,9 +183,7 @@ class Workers:
             self.wanted -= self._lazily
 
     def _died(self, worker: Worker) -> list[Delivery]:
-        """
-        Take the tasks of a dead worker back, or fail those that it had begun.
-        """
+        """Take the tasks of a dead worker back, or fail those that it had begun."""
         self.dispatcher.changed = True
         before = _largest_child()
         exitcode = _exitcode(worker)
@@ -277,9 +265,7 @@ def _note_memory(error: BaseException, before: int) -> None:
 
 
 def _exitcode(worker: Worker) -> int | None:
-    """
-    Return the exit code of a worker that is known to have ended.
-    """
+    """Return the exit code of a worker that is known to have ended."""
     code: int | None = None
     for _ in range(100):
         worker.process.join(0.1)

@@ -50,9 +50,7 @@ def packed(tasks: list[Task] | list[Item]) -> bytes | None:
 
 
 def shared_by(tasks: list[Task] | list[Item]) -> set[SharedFunction]:
-    """
-    Return the functions that a worker needs before the batch of *tasks*.
-    """
+    """Return the functions that a worker needs before the batch of *tasks*."""
     given: Any = tasks
     each = {task.shared for task in given} if isinstance(given[0], Task) else {given[0][3].shared}
     return each - {None}
@@ -71,9 +69,7 @@ def fits(task: Task, functions: dict[Any, bool]) -> bool:
 
 
 def function_fits(function: Any, functions: dict[Any, bool]) -> bool:
-    """
-    Tell whether tasks with *function*, or what stands for it, may be in a batch, of which *functions* are.
-    """
+    """Tell whether tasks with *function*, or what stands for it, may be in a batch, of which *functions* are."""
     if type(function) is FunctionReference:
         return True  # of a function that is kept
     if type(function) not in FUNCTIONS:

@@ -54,9 +54,7 @@ _held: dict[int, _Held] = {}
 
 
 def hold(number: int, payload: Any) -> None:
-    """
-    Keep the function *number*; an error of receiving it becomes the error of each task that refers to it.
-    """
+    """Keep the function *number*; an error of receiving it becomes the error of each task that refers to it."""
     held = _held[number] = _Held()
     try:
         held.data, held.spans, held.block, held.own, kept = ForkingPickler.loads(payload)
@@ -74,18 +72,14 @@ def hold(number: int, payload: Any) -> None:
 
 
 def forget(number: int) -> None:
-    """
-    Release the function *number*: no more tasks refer to it.
-    """
+    """Release the function *number*: no more tasks refer to it."""
     held = _held.pop(number, None)
     if held is not None and held.file >= 0:
         os.close(held.file)
 
 
 def referred(number: int) -> Callable[..., Any]:
-    """
-    Return the function *number*, for one task.
-    """
+    """Return the function *number*, for one task."""
     held = _held[number]
     if held.error is not None:
         raise held.error

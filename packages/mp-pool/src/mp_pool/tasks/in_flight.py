@@ -34,9 +34,7 @@ _lock: Any = TryLock()  # a signal handler may submit a task
 
 
 def dump_tracked(thing: Any) -> tuple[Any, Handles]:
-    """
-    Pickle *thing* for a worker; return the bytes and the in-flight references in them.
-    """
+    """Pickle *thing* for a worker; return the bytes and the in-flight references in them."""
     message = pickled_for_task(ForkingPickler.dumps, thing)
     handles = message.handles
     if handles:
@@ -50,9 +48,7 @@ def dump_tracked(thing: Any) -> tuple[Any, Handles]:
 
 
 def forget(handles: Handles) -> None:
-    """
-    Note that the message was received.
-    """
+    """Note that the message was received."""
     if not handles:
         return
     try:
@@ -67,9 +63,7 @@ def forget(handles: Handles) -> None:
 
 
 def release(kind: int, data: Any, handles: Handles) -> None:
-    """
-    Release the resources of a message that a dead worker may have received.
-    """
+    """Release the resources of a message that a dead worker may have received."""
     try:
         _lock.wait()
         again = {handle for handle in handles if _counts[reference_of(handle)] > 1}
@@ -85,9 +79,7 @@ def release(kind: int, data: Any, handles: Handles) -> None:
 
 
 def is_interrupted() -> bool:
-    """
-    Tell whether this thread is in one of these functions, which a signal handler has interrupted.
-    """
+    """Tell whether this thread is in one of these functions, which a signal handler has interrupted."""
     return bool(_lock.is_mine())
 
 

@@ -26,9 +26,7 @@ _DESCRIPTORS = frozenset({"multiprocessing.connection", "multiprocessing.reducti
 
 
 def release(data: Any) -> None:
-    """
-    Receive what is in the message *data* except for the user's objects, and drop it.
-    """
+    """Receive what is in the message *data* except for the user's objects, and drop it."""
     resources = _Resources(io.BytesIO(data))
     try:
         resources.load()

@@ -180,9 +180,7 @@ class _Pickler(definitions.Pickler):
 
 
 def _copied(views: list[memoryview]) -> tuple[Spans, Block]:
-    """
-    Copy *views* into a block that is not changed afterwards.
-    """
+    """Copy *views* into a block that is not changed afterwards."""
     spans, end = laid_out((view.nbytes, view.readonly) for view in views)
     block = allocate(end, zeroed=False)
     memory = memoryview(block)

@@ -106,9 +106,7 @@ class Task:
         self.feeder: Any = None
 
     def begin(self) -> bool:
-        """
-        Prepare to send the task; return False if it was cancelled.
-        """
+        """Prepare to send the task; return False if it was cancelled."""
         if self.feeder is not None:
             self.feeder.room.release(self.feeder.weight(self))
             self.feeder = None
@@ -121,15 +119,11 @@ class Task:
         return self.feeder is None
 
     def return_to_queue(self) -> None:
-        """
-        Note that no worker has the task any more; `begin` comes again.
-        """
+        """Note that no worker has the task any more; `begin` comes again."""
         self.worker = None
 
     def pickle(self, definitions: Definitions) -> None:
-        """
-        Make the payload; raise any exception of pickling.
-        """
+        """Make the payload; raise any exception of pickling."""
         if self.payload is None:
             call = self._call()
             self.kind, self.payload = task_messages.PLAIN, plain_data(call)
@@ -176,16 +170,12 @@ class Task:
         return self.function if self.shared is None else self.shared.reference
 
     def has_answer(self) -> None:
-        """
-        Note that the worker has received the task, with its references.
-        """
+        """Note that the worker has received the task, with its references."""
         forget(self.handles)
         self.handles = ()
 
     def is_repeated_after(self, error: BaseException) -> bool:
-        """
-        Tell whether the task is to be repeated, and count that.
-        """
+        """Tell whether the task is to be repeated, and count that."""
         if self.retries < 1 or not isinstance(error, (WorkerLostError, *self.options.retry_on)):
             return False
         self.retries -= 1
@@ -269,9 +259,7 @@ Delivery = tuple["Sink", int, Outcome, "Task | Item"]
 
 
 def as_task(task: Task | Item) -> Task:
-    """
-    Return the task, made of an item if it is one.
-    """
+    """Return the task, made of an item if it is one."""
     if isinstance(task, Task):
         return task
     _, index, argument, source, number = task
@@ -281,37 +269,26 @@ def as_task(task: Task | Item) -> Task:
 
 
 def cancelled() -> Exception:
-    """Return the exception of a cancelled task."""
     from concurrent.futures import CancelledError
 
     return CancelledError("the task was cancelled")
 
 
 def options_of(task: Task | Item) -> TaskOptions:
-    """
-    Return the options of the task, which may be an item.
-    """
     return task.options if isinstance(task, Task) else task[3].options
 
 
 def name_of(task: Task) -> str:
-    """
-    Return the name of the user's function.
-    """
     return task_messages.name_of(task.function, task.args)
 
 
 def is_of_many(task: Task) -> bool:
-    """
-    Tell whether *task* is one of a `map` or `imap`.
-    """
+    """Tell whether *task* is one of a `map` or `imap`."""
     return hasattr(task.sink, "_number_left") or hasattr(task.sink, "_length")
 
 
 def note_task(error: BaseException, task: Task, pid: int) -> None:
-    """
-    Add to the exception of *task* which call it was, for which item, at which attempt, and in which worker.
-    """
+    """Add to the exception of *task* which call it was, for which item, at which attempt, and in which worker."""
     try:
         most = task.options.retries + 1
         attempt = f", attempt {most - task.retries} of {most}" if most > 1 else ""
@@ -352,9 +329,7 @@ def _described(thing: Any) -> str:
 
 
 def take_next(queue: deque[Task | TaskSource]) -> Task | None:
-    """
-    Remove the next task from *queue* and return it, or None. A source of tasks stays until it has no more.
-    """
+    """Remove the next task from *queue* and return it, or None. A source of tasks stays until it has no more."""
     while queue:
         item = queue[0]
         if isinstance(item, Task):
@@ -368,16 +343,12 @@ def take_next(queue: deque[Task | TaskSource]) -> Task | None:
 
 
 def delivery(task: Task, outcome: Outcome) -> Delivery:
-    """
-    Return the *outcome* of *task* on its way.
-    """
+    """Return the *outcome* of *task* on its way."""
     return task.sink, task.index, outcome, task
 
 
 def deliver(sink: Sink, index: int, outcome: Outcome) -> None:
-    """
-    Hand the outcome of the task *index* to its sink; an exception of a callback affects no other task.
-    """
+    """Hand the outcome of the task *index* to its sink; an exception of a callback affects no other task."""
     if outcome[0] is None and not hasattr(sink, "opens"):
         start_new_thread(lambda: deliver(sink, index, outcome[1].outcome()), ())
         return
@@ -405,9 +376,7 @@ def deliver_all(outcomes: list[Delivery]) -> None:
 
 
 def abort_all(sinks: dict[Any, Any], error: BaseException) -> None:
-    """
-    Fail the results of a pool that will not come. Some may be of the standard classes, or of the program's own.
-    """
+    """Fail the results of a pool that will not come. Some may be of the standard classes, or of the program's own."""
     for sink in list(sinks.values()):
         try:
             if hasattr(sink, "_abort"):

@@ -39,9 +39,7 @@ Frame = tuple[int, int, "Any"]  # number, kind, data
 
 
 def is_plain(thing: Any) -> bool:
-    """
-    Tell whether the pickle of *thing* needs no reducers and holds no resources.
-    """
+    """Tell whether the pickle of *thing* needs no reducers and holds no resources."""
     # A function is pickled by its name, unless it has none or a library has registered a reducer.
     kind = type(thing)
     if kind in FUNCTIONS or kind is range:
@@ -50,16 +48,12 @@ def is_plain(thing: Any) -> bool:
 
 
 def is_mapper(function: Any) -> bool:
-    """
-    Tell whether *function* calls another for each item of a chunk; its one argument is (the other, the chunk).
-    """
+    """Tell whether *function* calls another for each item of a chunk; its one argument is (the other, the chunk)."""
     return function is map_chunk or function is starmap_chunk
 
 
 def name_of(function: Any, args: tuple[Any, ...]) -> str:
-    """
-    Return the name of the user's function in a call: mappers and partials call another function.
-    """
+    """Return the name of the user's function in a call: mappers and partials call another function."""
     if is_mapper(function):
         function = args[0][0]
     while hasattr(function, "func"):
@@ -71,9 +65,7 @@ def name_of(function: Any, args: tuple[Any, ...]) -> str:
 def dump_plain(
     function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None, *key: Any
 ) -> bytes | None:
-    """
-    Pickle a task that needs no reducers; return None for another one. *key* is that of its random numbers.
-    """
+    """Pickle a task that needs no reducers; return None for another one. *key* is that of its random numbers."""
     if kwds or not is_plain(function):
         return None
     for thing in args[0] if is_mapper(function) else args:
@@ -110,9 +102,7 @@ def unpacked(payload: Any) -> tuple[list[bytes], list[tuple[int, tuple[Any, ...]
 
 
 def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
-    """
-    Pickle the result of a task, for the ring whose method is *dump*.
-    """
+    """Pickle the result of a task, for the ring whose method is *dump*."""
     data = plain_data(value)
     if data is not None:
         return PLAIN, data
@@ -134,9 +124,7 @@ def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
 
 
 def drop(kind: int, data: Any) -> None:
-    """
-    Release the shared memory and descriptors of a message that will not be received.
-    """
+    """Release the shared memory and descriptors of a message that will not be received."""
     if kind & RICH:
         from mp_pool.tasks.release import release
 
@@ -158,9 +146,7 @@ def _formatted(error: BaseException) -> str:
 
 
 def dump_error(error: BaseException) -> bytes:
-    """
-    Pickle an exception with its traceback as text, which can be sent even if the exception cannot.
-    """
+    """Pickle an exception with its traceback as text, which can be sent even if the exception cannot."""
     text = _formatted(error)
     inner: bytes | None = None
     reason: str = ""
@@ -206,9 +192,7 @@ def place_of(error: Any) -> int:
 
 
 def assembled(messages: list[Frame], parts: list[bytes]) -> list[Frame]:
-    """
-    Return the whole messages among *messages*; *parts* has those of the last one, from call to call.
-    """
+    """Return the whole messages among *messages*; *parts* has those of the last one, from call to call."""
     frames = []
     for number, kind, data in messages:
         if kind == PART:
@@ -244,9 +228,7 @@ def loads(data: Any) -> Any:
 
 
 def outcome(kind: int, data: Any, cause: Callable[[str], BaseException]) -> tuple[bool, Any]:
-    """
-    Unpickle the outcome of a task.
-    """
+    """Unpickle the outcome of a task."""
     try:
         if kind == DONE | PLAIN:
             return True, plain_loads(data)

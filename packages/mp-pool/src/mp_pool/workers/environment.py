@@ -22,6 +22,8 @@ import operator
 import sys
 import warnings
 
+from mp_core.system.pickled_call import PickledCall
+
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
@@ -54,9 +56,7 @@ def for_threads(count: int | None, forks: bool = False) -> dict[str, str]:
 
 
 def limit_loaded_libraries(environment: dict[str, str]) -> None:
-    """
-    Limit the threads of the libraries that this forked worker has from its parent, if threadpoolctl is installed.
-    """
+    """Limit the threads of the libraries that this forked worker has from its parent, if threadpoolctl is installed."""
     threadpoolctl: Any = sys.modules.get("threadpoolctl")
     if threadpoolctl is not None:
         threadpoolctl.threadpool_limits(int(environment[f"{THREADS[0]}_NUM_THREADS"]))
@@ -79,16 +79,6 @@ class NameThatSets(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        environ = _Call(operator.attrgetter("environ"), _Call(importlib.import_module, "os"))
-        update = _Call(operator.methodcaller("update", self.environment), environ)
+        environ = PickledCall(operator.attrgetter("environ"), PickledCall(importlib.import_module, "os"))
+        update = PickledCall(operator.methodcaller("update", self.environment), environ)
         return operator.getitem, ((str(self), update), 0)
-
-
-class _Call:
-    """Pickle as a call."""
-
-    def __init__(self, function: Any, argument: Any) -> None:
-        self._function, self._argument = function, argument
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._function, (self._argument,)

@@ -21,9 +21,7 @@ def private_bytes(pid: int | str = "self") -> int:
 
 
 def private_bytes_above(limit: int, pid: int) -> int:
-    """
-    Return how many bytes of memory only that process has, if they are more than *limit*, else 0.
-    """
+    """Return how many bytes of memory only that process has, if they are more than *limit*, else 0."""
     most = private_bytes(pid)
     if most <= limit:
         return 0

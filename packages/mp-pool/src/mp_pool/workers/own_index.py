@@ -29,6 +29,5 @@ def worker_index() -> int | None:
 
 
 def set_worker_index(index: int) -> None:
-    """Make this process the worker *index*."""
     global _worker
     _worker = os.getpid(), index

@@ -32,9 +32,7 @@ def settings_for(
     seed: Seed,
     is_executor: bool,
 ) -> Settings:
-    """
-    Return the settings of so many workers, started by *context*; raise an error that names the wrong keyword.
-    """
+    """Return the settings of so many workers, started by *context*; raise an error that names the wrong keyword."""
     check_numbers(max_memory_per_child=max_memory_per_child, threads_per_worker=threads_per_worker)
     cpus = checked = None
     if cpu_affinity is not None:

@@ -20,7 +20,6 @@ class Stacks:
     fd = -1
 
     def open(self) -> None:
-        """Make the file."""
         import faulthandler  # noqa: F401  forked workers have it then
 
         try:

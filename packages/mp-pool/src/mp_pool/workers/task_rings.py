@@ -114,7 +114,6 @@ class TaskSocket:
         return self._far.fileno(), -1
 
     def close_ends(self) -> None:
-        """Close the descriptors for the worker."""
         if self._far is not None:
             self._far.close()
 
@@ -160,7 +159,6 @@ class TaskSocket:
         return number, kind, packet[HEADER.size :]
 
     def take_all(self) -> list[tuple[int, int, bytes]]:
-        """Return the messages that are there."""
         messages = []
         while (message := self.take()) is not None:
             if message[1] == BEGUN:
@@ -240,25 +238,14 @@ class WorkerEnds:
             os.close(death)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from mp_core.system.pickled_call import PickledCall  # not at the top: a worker does not need it
+
         memory = None if self.memory < 0 else reduction.DupFd(self.memory)
         stacks = None if self.stacks < 0 else reduction.DupFd(self.stacks)
-        return inheritance.with_state(
-            _rebuild, (reduction.DupFd(self.fd), memory, _DeathPipe(self.death), stacks, self.index)
-        )
-
-
-class _DeathPipe:
-    """
-    Takes the death pipe *fd* to a worker that is not forked. The worker arms it as it unpickles this, and only then
-    attaches its session: a worker that begins after the pool's process has ended would make the folder of the session
-    again, and be killed in it.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arm, (reduction.DupFd(self._fd),)
+        # The worker arms its death pipe as it unpickles this, and only then attaches its session: a worker that begins
+        # after the pool's process has ended would make the folder of the session again, and be killed in it.
+        armed = PickledCall(_arm, reduction.DupFd(self.death))
+        return inheritance.with_state(_rebuild, (reduction.DupFd(self.fd), memory, armed, stacks, self.index))
 
 
 def _arm(duplicate: Any) -> None:

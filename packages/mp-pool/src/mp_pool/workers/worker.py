@@ -140,9 +140,7 @@ class Worker:
         self.sentinel: int = self.process.sentinel if self.death.fd < 0 else self.death.fd
 
     def abandon(self, gone: Any) -> None:
-        """
-        End a worker whose start has failed or was interrupted, and which nobody else knows; then release *gone*.
-        """
+        """End a worker whose start has failed or was interrupted, and which nobody else knows; then release *gone*."""
         process = getattr(self, "process", None)
         try:
             if process is not None and process.pid is not None:
@@ -154,9 +152,6 @@ class Worker:
             gone.release()
 
     def close(self) -> None:
-        """
-        Close all descriptors.
-        """
         if self.ring is not None:
             self.ring.close()
             keep_in_children(self.ring)
@@ -164,9 +159,7 @@ class Worker:
             descriptor.close()
 
     def send(self, task: Task) -> bool:
-        """
-        Send *task*, which is pickled; return False if there is no room for it now. Never waits.
-        """
+        """Send *task*, which is pickled; return False if there is no room for it now. Never waits."""
         if self.send_at_once(task):
             return True
         function = task.shared
@@ -179,9 +172,7 @@ class Worker:
         return True
 
     def send_at_once(self, task: Task) -> bool:
-        """
-        Send *task* if its message can be sent whole and now, and the worker needs no other for it.
-        """
+        """Send *task* if its message can be sent whole and now, and the worker needs no other for it."""
         payload, function = task.payload, task.shared
         if self.backlog or len(payload) > LONGEST:
             return False
@@ -208,9 +199,7 @@ class Worker:
         return True
 
     def send_batch(self, tasks: list[Task] | list[Item]) -> bool | None:
-        """
-        Send *tasks* in one message; return False if there is no room for it now, None if it is too long.
-        """
+        """Send *tasks* in one message; return False if there is no room for it now, None if it is too long."""
         payload = packed(tasks)
         if payload is None:
             return None
@@ -241,9 +230,7 @@ class Worker:
             self.left -= len(tasks)
 
     def _send_later(self, number: int, kind: int, payload: Any) -> None:
-        """
-        Send a message as soon as there is room for each of its parts: the worker answers a part by `MORE`.
-        """
+        """Send a message as soon as there is room for each of its parts: the worker answers a part by `MORE`."""
         view = memoryview(payload)
         while len(view) > LONGEST:
             self.backlog.append((number, PART, view[:LONGEST]))
@@ -252,9 +239,7 @@ class Worker:
         self.send_backlog()
 
     def send_backlog(self) -> None:
-        """
-        Send as much of the backlog as there is room for.
-        """
+        """Send as much of the backlog as there is room for."""
         while self.backlog and self._send(*self.backlog[0]):
             self.backlog.popleft()
 
@@ -265,24 +250,18 @@ class Worker:
         self._send_later(function.number, kind, payload)
 
     def forget(self, number: int) -> None:
-        """
-        Tell the worker that no more tasks call the function *number*.
-        """
+        """Tell the worker that no more tasks call the function *number*."""
         if number in self.functions:
             self.functions.discard(number)
             self._send_later(number, FORGET, b"")
 
     def tell_to_end(self) -> None:
-        """
-        Ask the worker, which has no tasks, to end.
-        """
+        """Ask the worker, which has no tasks, to end."""
         self.told_to_end = True
         self._send_later(0, END, b"")
 
     def signal(self, number: int) -> None:
-        """
-        Send a signal to the worker, never to another process that has its pid by now.
-        """
+        """Send a signal to the worker, never to another process that has its pid by now."""
         try:
             if self.death.fd >= 0:
                 signal.pidfd_send_signal(self.death.fd, number)
@@ -300,24 +279,18 @@ class Worker:
             pass  # it has ended
 
     def has_begun(self, task: Task) -> bool:
-        """
-        Tell whether the worker has begun *task*, or has it no more. Any thread may ask.
-        """
+        """Tell whether the worker has begun *task*, or has it no more. Any thread may ask."""
         for number, each in list(self.tasks.items()):
             if each is task:
                 return bool(number < self.ring.claimed)
         return True
 
     def has_begun_all(self) -> bool:
-        """
-        Tell whether the worker has no task left that it has not begun.
-        """
+        """Tell whether the worker has no task left that it has not begun."""
         return bool(self.ring.claimed >= self._sent)
 
     def take_back(self, count: int | None = None) -> list[Task | Item]:
-        """
-        Return the tasks that the worker has not begun, of those at most the oldest *count*.
-        """
+        """Return the tasks that the worker has not begun, of those at most the oldest *count*."""
         until = self._sent if count is None else min(self._sent, self.ring.claimed + count)
         back = [self.tasks.pop(number) for number in range(self.ring.take_back(until), until)]
         if self.left is not None:
@@ -325,26 +298,20 @@ class Worker:
         return back
 
     def take_all_back(self) -> list[Task | Item]:
-        """
-        Return every task that a worker, which takes no more, has not begun; those left in `tasks` it had begun.
-        """
+        """Return every task that a worker, which takes no more, has not begun; those left in `tasks` it had begun."""
         self.backlog.clear()
         self._drop_announcements()
         return self.take_back()
 
     def _drop_announcements(self) -> None:
-        """
-        Release the resources of the functions that the worker may not have received.
-        """
+        """Release the resources of the functions that the worker may not have received."""
         while self._announced:
             number, (kind, payload, handles) = self._announced.popitem()
             self.functions.discard(number)
             release(kind, payload, handles)
 
     def has_function(self, number: int) -> None:
-        """
-        Record that the worker has received a function.
-        """
+        """Record that the worker has received a function."""
         _, _, handles = self._announced.pop(number, (0, b"", ()))
         forget(handles)
 
@@ -379,9 +346,7 @@ class Worker:
         return deliveries
 
     def record_lost(self, terminated: bool = False) -> None:
-        """
-        Record the tasks in which the worker has died, or its pool was terminated, if a timeline is recorded.
-        """
+        """Record the tasks in which the worker has died, or its pool was terminated, if a timeline is recorded."""
         for recorder in recorders:
             for number, each in self.tasks.items():
                 task = as_task(each)
@@ -389,9 +354,7 @@ class Worker:
                 recorder.lost(self.pid, number, task.position, task.items, name_of(task), again, terminated)
 
     def read(self) -> list[Frame]:
-        """
-        Return the messages of the worker so far. It needs no lock: only one thread reads.
-        """
+        """Return the messages of the worker so far. It needs no lock: only one thread reads."""
         frames: list[Frame] = []
         while not frames and (messages := self.ring.take_all()):
             frames = task_messages.assembled(messages, self._parts)

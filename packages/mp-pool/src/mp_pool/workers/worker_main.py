@@ -75,9 +75,7 @@ def _ignored(number: int, frame: object) -> None:
 
 
 def work(ends: WorkerEnds, settings: Settings) -> None:
-    """
-    Run tasks until the parent asks for the end or has ended itself.
-    """
+    """Run tasks until the parent asks for the end or has ended itself."""
     # A handler instead of SIG_IGN, which programs started by a task would inherit.
     if threading.current_thread() is threading.main_thread():
         if _signal.signal(signal.SIGINT, _ignored) == signal.SIG_IGN:
@@ -167,9 +165,7 @@ def _receive_function(ring: Any) -> Callable[..., object]:
 
 
 def _next(ring: Any, parts: list[Any]) -> task_messages.Frame | None:
-    """
-    Return the next whole message, None if it is not there yet; *parts* has the beginning of a long one.
-    """
+    """Return the next whole message, None if it is not there yet; *parts* has the beginning of a long one."""
     while (message := ring.take()) is not None:
         if message[1] != PART and not parts:
             return message  # type: ignore[no-any-return]
@@ -246,9 +242,7 @@ def _loop(ring: Any, settings: Settings) -> None:
 
 
 def _get_ready() -> None:
-    """
-    Import what tasks and results may need: after a result and not before, so that the first does not wait for it.
-    """
+    """Import what tasks and results may need: after a result and not before, so that the first does not wait for it."""
     try:
         inheritance.get_ready()
     except (ImportError, OSError):
@@ -314,9 +308,7 @@ def _record(
 
 
 def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:
-    """
-    Return the function of a pickle; if there is none here, one that raises the error in each of its tasks.
-    """
+    """Return the function of a pickle; if there is none here, one that raises the error in each of its tasks."""
     try:
         function: Callable[..., Any] = pickle.loads(data)
     except caught as error:
@@ -330,9 +322,7 @@ def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:
 
 
 def _keep(ring: Any, number: int, kind: int, payload: Any) -> None:
-    """
-    Take a function for later tasks, and tell the parent, or forget it.
-    """
+    """Take a function for later tasks, and tell the parent, or forget it."""
     if kind & ~RICH == FUNCTION:
         function_cache.hold(number, payload)
         ring.send_all(number, task_messages.HAS_FUNCTION, b"")
@@ -348,7 +338,7 @@ def _unsent(error: BaseException, value: Any) -> BaseException:
     try:
         return MaybeEncodingError(error, value)  # type: ignore[no-any-return]
     except Exception:
-        text = f"an object of {type(value).__qualname__}"  # its repr() fails, too
+        text = f"an object of {type(value).__qualname__}"  # its repr() also fails
         return MaybeEncodingError(error, text)  # type: ignore[no-any-return]
 
 

@@ -82,9 +82,7 @@ class Zygote:
         self._lock = threading.RLock()  # a signal handler may ask for an exit code
 
     def start(self) -> None:
-        """
-        Fork the process; without pidfds, do nothing.
-        """
+        """Fork the process; without pidfds, do nothing."""
         if not hasattr(os, "pidfd_open"):
             return
         self._user = _user()
@@ -162,9 +160,7 @@ class Zygote:
     # In the pool's process.
 
     def fork(self, process: Any, ends: WorkerEnds) -> tuple[int, int]:
-        """
-        Have the zygote fork *process*; return its pid and a pidfd.
-        """
+        """Have the zygote fork *process*; return its pid and a pidfd."""
         request = pickle.dumps((str(process.name), process._identity, ends.index))
         fds = [ends.fd] if ends.memory < 0 else [ends.fd, ends.memory]
         with self._lock:
@@ -201,9 +197,7 @@ class Zygote:
         return kind, pid, number, fds
 
     def exitcode(self, pid: int) -> int:
-        """
-        Return the exit code of a worker that has ended, once.
-        """
+        """Return the exit code of a worker that has ended, once."""
         with self._lock:
             with suppress(OSError):
                 while self._socket is not None and pid not in self._exitcodes and self._receive(LIMIT):
@@ -214,9 +208,7 @@ class Zygote:
             return self._exitcodes.pop(pid, UNKNOWN)
 
     def kill_if_childless(self) -> None:
-        """
-        End it, unless the exit code of a child of it is still wanted, so that it ends while the workers do.
-        """
+        """End it, unless the exit code of a child of it is still wanted, so that it ends while the workers do."""
         if self._lock.acquire(blocking=False):  # otherwise a worker is being forked, or an exit code asked for
             try:
                 if not self._alive:
@@ -236,9 +228,7 @@ class Zygote:
         return True
 
     def close(self) -> None:
-        """
-        End it, and release all that it has. Idempotent.
-        """
+        """End it, and release all that it has. Idempotent."""
         with self._lock:
             pid, self._pid = self._pid, 0
             is_ending = self._kill() if pid else True
@@ -294,26 +284,20 @@ class ZygotePopen:
                 signal.pidfd_send_signal(self.sentinel, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self._send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self._send_signal(signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Send SIGINT."""
         self._send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Close its descriptor."""
         self.finalizer()
 
 
 def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
-    """
-    Run the zygote: start the workers that are asked for, and report their ends.
-    """
+    """Run the zygote: start the workers that are asked for, and report their ends."""
     try:
         gc.disable()  # the program's objects are left as they are
         _process._children = set()  # type: ignore[attr-defined]

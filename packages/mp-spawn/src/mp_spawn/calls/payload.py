@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from mp_core.memory.mapped_buffers import ALIGNMENT, Spans, laid_out, map_buffers, memory_file
 from mp_core.system.descriptor import Descriptor
+from mp_core.system.pickled_call import PickledCall
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -131,7 +132,6 @@ class ForkedPayload:
         return []
 
     def load(self) -> Call:
-        """Return them."""
         return self._call
 
     def close(self) -> None: ...
@@ -225,16 +225,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def inherited_fd(index: int) -> NoReturn:
-    """
-    Stand in a pickle for the descriptor *index* beside it.
-    """
+    """Stand in a pickle for the descriptor *index* beside it."""
     raise pickle.UnpicklingError(f"descriptor {index} of a payload cannot be unpickled outside the payload")
 
 
 def per_rank_object(index: int) -> NoReturn:
-    """
-    Stand in a pickle for the object *index* beside it, of which each rank gets one of its own.
-    """
+    """Stand in a pickle for the object *index* beside it, of which each rank gets one of its own."""
     raise pickle.UnpicklingError(f"object {index} of a payload cannot be unpickled outside the payload")
 
 
@@ -292,7 +288,6 @@ class PickledPayload:
 
     @property
     def fds(self) -> list[InheritedFd]:
-        """All descriptors of it."""
         return [*self._call.fds, *self._per_rank.fds, *self._buffers.fds]
 
     def load(self) -> Call:
@@ -309,9 +304,7 @@ class PickledPayload:
 
 @contextmanager
 def spawning(popen: Any) -> Iterator[None]:
-    """
-    Pickle for the process *popen*, which is being started: locks and queues refuse to be pickled otherwise.
-    """
+    """Pickle for the process *popen*, which is being started: locks and queues refuse to be pickled otherwise."""
     before = context.get_spawning_popen()
     context.set_spawning_popen(popen)
     try:
@@ -349,15 +342,5 @@ class _Collector:
         self._fds[-1].fd = os.dup(fd)
         return len(self._fds) - 1
 
-    def DupFd(self, index: int) -> _FdIndex:
-        return _FdIndex(index)
-
-
-class _FdIndex:
-    """A descriptor in a pickle."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return inherited_fd, (self._index,)
+    def DupFd(self, index: int) -> PickledCall:
+        return PickledCall(inherited_fd, index)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from mp_core.children.inheritance import attach, inherited
+from mp_core.children.inheritance import Inherited, attach, inherited
 from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
+from mp_core.system.pickled_call import PickledCall
 from mp_spawn.calls.payload import (
     Buffers,
     Payload,
@@ -25,9 +26,7 @@ from mp_spawn.calls.pickling import dumps, dumps_plainly, dumps_with, foreign_re
 
 
 def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Payload]:
-    """
-    Make a payload for each of *count* ranks; `fn` and *args* are pickled once if several ranks may unpickle that.
-    """
+    """Make a payload for each of *count* ranks; `fn` and *args* are pickled once if several ranks may unpickle that."""
     what = _named(fn, args)
     made: list[Payload] = []
     with ExitStack() as on_failure:
@@ -41,7 +40,7 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
             for _ in range(count if found.for_all else 1):
                 if not made or found.per_rank:
                     with collected_fds() as fds:
-                        own = PickleFile(dumps_plainly((Inheritance(inherited()), found.per_rank)), fds)
+                        own = PickleFile(dumps_plainly((attaching(inherited()), found.per_rank)), fds)
                     on_failure.callback(own.close)
                 made.append(PickledPayload(call, own, buffers))
         on_failure.pop_all()
@@ -49,12 +48,10 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
 
 
 def plain_payload(fn: Callable[..., Any], args: tuple[Any, ...], start_method: str) -> Payload:
-    """
-    Make the payload for each rank where descriptors are scarce; `fn` and *args* are pickled for each.
-    """
+    """Make the payload for each rank where descriptors are scarce; `fn` and *args* are pickled for each."""
     what = _named(fn, args)
     return PlainPayload(
-        lambda: [dumps_plainly(Inheritance(inherited())), dumps((fn, args), what, start_method)],
+        lambda: [dumps_plainly(attaching(inherited())), dumps((fn, args), what, start_method)],
     )
 
 
@@ -82,9 +79,7 @@ class _OutOfBand:
         self.for_all = True
 
     def reduce(self, thing: Any) -> Any:
-        """
-        Return the reduction of *thing*, or NotImplemented for the usual one.
-        """
+        """Return the reduction of *thing*, or NotImplemented for the usual one."""
         if is_for_one_receiver(thing):
             self.per_rank.append(thing)
             return per_rank_object, (len(self.per_rank) - 1,)
@@ -99,11 +94,6 @@ class _OutOfBand:
         return NotImplemented
 
 
-class Inheritance:
-    """The first object that a rank unpickles: it puts the rank into the session of its parent."""
-
-    def __init__(self, inherited: Any) -> None:
-        self._inherited = inherited
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (tuple, ()) if self._inherited is None else (attach, tuple(self._inherited))
+def attaching(inherited: Inherited | None) -> PickledCall:
+    """Return the first object that a rank unpickles: it puts the rank into the session of its parent."""
+    return PickledCall(tuple) if inherited is None else PickledCall(attach, *inherited)

@@ -27,9 +27,7 @@ N = TypeVar("N", bound="Reducer | None")
 
 
 def dumps_plainly(thing: Any) -> bytes:
-    """
-    Pickle *thing*, which is known to be picklable, as multiprocessing does.
-    """
+    """Pickle *thing*, which is known to be picklable, as multiprocessing does."""
     # Bytes, where ForkingPickler.dumps() gives a view: a cycle with a view in it may be collected in a bad order.
     file = io.BytesIO()
     ForkingPickler(file).dump(thing)
@@ -50,9 +48,7 @@ def dumps(thing: Any, what: str, start_method: str = "spawn", same_main: bool = 
 
 
 def dumps_with(new_reducer: Callable[[], R], thing: Any, what: str, start_method: str) -> tuple[bytes, R]:
-    """
-    Pickle *thing* as `dumps` does, and return the pickle and the reducer.
-    """
+    """Pickle *thing* as `dumps` does, and return the pickle and the reducer."""
     return _dumps(new_reducer, thing, what, start_method, False)
 
 
@@ -86,8 +82,6 @@ def _registered() -> dict[type, Callable[..., Any]]:
 
 
 def foreign_reducer(kind: type) -> Callable[..., Any] | None:
-    """
-    Return the reducer of *kind* if a package other than multiprocessing has registered it, else None.
-    """
+    """Return the reducer of *kind* if a package other than multiprocessing has registered it, else None."""
     reduce = _registered().get(kind)
     return None if reduce is None or reduce.__module__.partition(".")[0] == "multiprocessing" else reduce

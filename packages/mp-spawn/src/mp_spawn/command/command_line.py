@@ -3,7 +3,7 @@
 Note [Torchrun's lines]
 -----------------------
 A launch line of torchrun means the same here. `-n` counts the ranks of a job; without it, torchrun's `--nproc-per-node`
-counts those of a node, and a failed rank has all ranks started again. Options of torchrun that cannot be had are in
+counts those of a node, and a failed rank has all ranks started again. Options of torchrun that are not supported are in
 `REFUSED`, each with the reason, so that none is taken for something else.
 
 Names may have underscores instead of dashes. `PET_` and the name of an option of torchrun is a variable with its value,
@@ -101,7 +101,6 @@ class _Table:
         self._environ = environ
 
     def ours(self, *names: str, **details: Any) -> None:
-        """Add an option."""
         self._group.add_argument(*names, **details)
 
     def torchruns(self, *names: str, **details: Any) -> None:
@@ -115,9 +114,6 @@ class _Table:
 
 
 def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
-    """
-    Return the parser of the command's options.
-    """
     parser = _Parser(prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG)
 
     def group(title: str, text: str | None = None) -> _Table:
@@ -317,9 +313,7 @@ def _with_dashes(arguments: Sequence[str]) -> list[str]:
 
 
 def check(chosen: argparse.Namespace) -> None:
-    """
-    Give options that stand for others their effect, and raise `ValueError` for those that exclude each other.
-    """
+    """Give options that stand for others their effect, and raise `ValueError` for those that exclude each other."""
     kinds = {
         "--run-path": chosen.run_path,
         "-m": chosen.module,
@@ -329,7 +323,7 @@ def check(chosen: argparse.Namespace) -> None:
     if len(given := [name for name, is_given in kinds.items() if is_given]) > 1:
         raise ValueError(f"{' and '.join(given)} ask for programs of different kinds; give one of them")
     if chosen.rdzv_backend not in BACKENDS:
-        raise ValueError(f"--rdzv-backend {chosen.rdzv_backend} cannot be had; give {' or '.join(BACKENDS)}")
+        raise ValueError(f"--rdzv-backend {chosen.rdzv_backend} is not supported; give {' or '.join(BACKENDS)}")
     if chosen.standalone:
         if chosen.nnodes is not None and chosen.nnodes.least > 1:
             raise ValueError(

@@ -175,9 +175,7 @@ def ranks_of(text: str) -> frozenset[int]:
 
 
 def call_of(chosen: argparse.Namespace) -> Call:
-    """
-    Return the function that each rank calls to run its program, and the function's arguments after the rank.
-    """
+    """Return the function that each rank calls to run its program, and the function's arguments after the rank."""
     if chosen.no_python:
         return run_executable, (_executable(chosen.script), chosen.arguments)
     if chosen.module or chosen.code:
@@ -200,16 +198,11 @@ def _executable(name: str) -> str:
 
 
 def restarts_all(chosen: argparse.Namespace) -> bool:
-    """
-    Tell whether a failure has all ranks started again. See Note [Torchrun's lines].
-    """
+    """Tell whether a failure has all ranks started again. See Note [Torchrun's lines]."""
     return bool(chosen.restart == "all" or (chosen.restart is None and chosen.nprocs is None))
 
 
 def common_variables(chosen: argparse.Namespace, per_node: int) -> dict[str, str]:
-    """
-    Return the variables that all ranks have in common.
-    """
     common = job_variables(chosen.role, chosen.rdzv_id or "none", chosen.max_restarts)
     # As torchrun does, which counts by node as well.
     if (
@@ -223,9 +216,7 @@ def common_variables(chosen: argparse.Namespace, per_node: int) -> dict[str, str
 
 
 def recorder_of(path: str | None) -> Recording:
-    """
-    Return the timeline for ``--timeline``, which begins where the ranks are started: on one node of several.
-    """
+    """Return the timeline for ``--timeline``, which begins where the ranks are started: on one node of several."""
     if path is None:
         return nullcontext
     from mp_core.timeline import timeline

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 from mp_core.system import engine_lookup
 from mp_spawn.command.command_line import check, parsed
@@ -32,7 +32,7 @@ from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
 from mp_spawn.jobs.launch import prepare
 from mp_spawn.output.destinations import STREAMS, Capture, Prefix, output_for, write_to
-from mp_spawn.output.terminal import Row, progress, show_table, tell
+from mp_spawn.output.terminal import Row, progress, tell, tell_failure
 from mp_spawn.ranks.rank import stacks_of
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import Ended, Forwarding
@@ -60,17 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def refuse(refusal: Exception) -> int:
-    """
-    Print why the command does nothing, and return its exit code.
-    """
+    """Print why the command does nothing, and return its exit code."""
     tell(f"mp-spawn: {refusal}")
     return 2
 
 
 def launch(chosen: argparse.Namespace, recording: Recording) -> int:
-    """
-    Run the ranks and return the exit code.
-    """
+    """Run the ranks and return the exit code."""
     try:
         check_time("--timeout", chosen.timeout)
         check_time("--grace-period", chosen.shutdown_timeout)
@@ -150,17 +146,14 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     if isinstance(error, TimeoutError):
         tell(f"mp-spawn: {error}", *getattr(error, "__notes__", ()))
         return TIMED_OUT
-    with suppress(OSError):  # the reader has gone; the exit code still says it
-        print_failure(context, error)
+    tell_failure(error.failures[0], table_of(context, error))
     if not isinstance(error, ProcessExitedException):
         return max(1, error.failures[0].exit_code or 1)  # a program's own hook may have chosen another
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
 
 
 def not_started(stopped: Ended | OSError) -> int:
-    """
-    Print why the ranks do not run, and return the exit code.
-    """
+    """Print why the ranks do not run, and return the exit code."""
     if isinstance(stopped, Ended):
         name = signal.Signals(stopped.signum).name
         tell(f"mp-spawn: {name} came before all ranks had been started")
@@ -170,9 +163,7 @@ def not_started(stopped: Ended | OSError) -> int:
 
 
 def outcome(context: ProcessContext, timeout: float | None) -> ProcessException | TimeoutError | None:
-    """
-    Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself.
-    """
+    """Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself."""
     try:
         if context.join(timeout):
             return None
@@ -187,17 +178,12 @@ def outcome(context: ProcessContext, timeout: float | None) -> ProcessException 
 
 
 def check_time(option: str, seconds: float | None) -> None:
-    """
-    Raise `ValueError` for a time that is none.
-    """
+    """Raise `ValueError` unless *seconds* is 0 or more, or None."""
     if seconds is not None and not 0 <= seconds < float("inf"):
-        raise ValueError(f"{option} {seconds:g} is no time; give seconds, 0 or more")
+        raise ValueError(f"{option} {seconds:g} is invalid: give seconds, 0 or more")
 
 
 def is_open(fd: int) -> bool:
-    """
-    Tell whether the descriptor is open.
-    """
     try:
         os.fstat(fd)
     except OSError:
@@ -206,9 +192,7 @@ def is_open(fd: int) -> bool:
 
 
 def open_streams() -> None:
-    """
-    Open the standard streams that are closed: otherwise a pipe of the launcher gets the number of one.
-    """
+    """Open the standard streams that are closed: otherwise a pipe of the launcher gets the number of one."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if not is_open(fd):
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number, which is fd
@@ -216,9 +200,7 @@ def open_streams() -> None:
 
 
 def has_terminal() -> bool:
-    """
-    Tell whether this process has a controlling terminal.
-    """
+    """Tell whether this process has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -227,9 +209,7 @@ def has_terminal() -> bool:
 
 
 def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
-    """
-    Return the address and the port at which the ranks of one machine may meet: the given ones, or free ones.
-    """
+    """Return the address and the port at which the ranks of one machine may meet: the given ones, or free ones."""
     # A job inside a rank is another job, whose ranks meet elsewhere.
     environ = {} if chosen.standalone or INSIDE in os.environ else os.environ
     host = chosen.master_addr or environ.get("MASTER_ADDR") or "127.0.0.1"
@@ -241,21 +221,12 @@ def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
         return host, free.getsockname()[1]
 
 
-def print_failure(context: ProcessContext, error: ProcessException) -> None:
-    """
-    Print the first failure and the table of all ranks on standard error.
-    """
-    first = error.failures[0]
+def table_of(context: ProcessContext, error: ProcessException) -> list[Row]:
     failed = {failure.rank: failure for failure in error.failures}
-    if first.traceback:
-        print(first.traceback, end="", file=sys.stderr)
-    if first.stack:
-        print(first.stack, end="", file=sys.stderr)
-    print(f"mp-spawn: {first.describe()}", file=sys.stderr)
     now = time.monotonic()
     rows = []
     for rank in context._ranks:
         failure = failed.get(rank.index)
         ended = failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
         rows.append(Row(rank.index, rank.pid, ended, (rank.ended_at or now) - rank.started_at, bool(failure)))
-    show_table(rows)
+    return rows

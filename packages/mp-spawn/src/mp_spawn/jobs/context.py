@@ -50,20 +50,18 @@ class ProcessContext(RunningJob):
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
         ranks = [Rank(index, process, PidFd.of(process)) for index, process in enumerate(processes)]
-        self._begin(Supervisor(ranks, None))
+        self._init_fields(Supervisor(ranks, None))
         self.error_files = error_files
 
     @classmethod
     def _of(cls, job: Job, signals: Forwarding | Deferral | None = None) -> Self:
-        """
-        Start a job. *signals* are the signals to this process to handle while the ranks run.
-        """
+        """Start a job. *signals* are the signals to this process to handle while the ranks run."""
         self = cls.__new__(cls)
-        self._begin(Supervisor.start(job, signals))
+        self._init_fields(Supervisor.start(job, signals))
         self.error_files = [""] * job.nprocs
         return self
 
-    def _begin(self, supervisor: Supervisor) -> None:
+    def _init_fields(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self.processes: list[BaseProcess] = supervisor.processes
         self.sentinels = supervisor.sentinels
@@ -76,16 +74,12 @@ class ProcessContext(RunningJob):
         return self._supervisor.ranks
 
     def pids(self) -> list[int]:
-        """
-        Return the pids, by rank.
-        """
+        """Return the pids, by rank."""
         return [rank.pid for rank in self._ranks]
 
     @property
     def captured(self) -> list[Captured]:
-        """
-        The output of each rank so far, under ``output="capture"``.
-        """
+        """The output of each rank so far, under ``output="capture"``."""
         text = self._supervisor.text
         return [Captured(text(i, "stdout"), text(i, "stderr")) for i in range(len(self._ranks))]
 
@@ -154,9 +148,7 @@ class ProcessContext(RunningJob):
 
     @classmethod
     def _run(cls, job: Job, timeout: float | None = None, grace_period: float | None = None) -> tuple[Self, bool]:
-        """
-        Start a job and join it; at no moment in between does a signal end this process at once.
-        """
+        """Start a job and join it; at no moment in between does a signal end this process at once."""
         with Deferral(job.frugal) as signals:
             job.between_starts = signals.raise_ended
             self = cls._of(job)
@@ -201,9 +193,7 @@ class ProcessContext(RunningJob):
             self._lock.release()
 
     def _outlive(self, signum: int) -> None:
-        """
-        Let the ranks, which may have been sent it as well, handle a signal that is to end this process.
-        """
+        """Let the ranks, which may have been sent it as well, handle a signal that is to end this process."""
         with self._lock:
             try:
                 # `timeout` signals its child first, then the group; ranks with the default action die meanwhile.

@@ -58,9 +58,7 @@ class ContextLauncher:
         return started
 
     def _ensure_server(self) -> None:
-        """
-        Start a fork server that survives signals to its group. A server that runs already is left as it is.
-        """
+        """Start a fork server that survives signals to its group. A server that runs already is left as it is."""
         server: Any = forkserver._forkserver
         if PRELOADED not in server._preload_modules:
             server._preload_modules = [*server._preload_modules, PRELOADED]
@@ -119,9 +117,7 @@ def _end(started: list[Started], error: BaseException, job: Job) -> None:
 # The fork server of CPython 3.14 imports the main module before it serves, and ends if that raises; 3.15 goes on. A
 # new server without the main module starts a rank that imports it and fails, and that failure is reported.
 def _fork_server_has_ended() -> bool:
-    """
-    Wait for the end of the fork server, which has closed its connections; return False if it does not end.
-    """
+    """Wait for the end of the fork server, which has closed its connections; return False if it does not end."""
     pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     if pid is None or not has_pidfds():
         return False

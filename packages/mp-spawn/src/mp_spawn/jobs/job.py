@@ -95,9 +95,7 @@ class Job:
             self.death_pipe.close()
 
     def start(self, ranks: Mapping[int, int]) -> list[Rank]:
-        """
-        Start *ranks*, which maps the number of a rank to how often it has been started before.
-        """
+        """Start *ranks*, which maps the number of a rank to how often it has been started before."""
         payloads = self.payloads(len(ranks))
         inboxes: list[Inbox] = []
         stacks: list[Stacks | None] = []
@@ -161,9 +159,7 @@ class Job:
         ]
 
     def preparation(self) -> dict[str, Any]:
-        """
-        Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, ….
-        """
+        """Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, …."""
         from mp_core.children.main_module import leave_out
 
         leave_out()
@@ -173,9 +169,9 @@ class Job:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
         # Not at the top: a fork does not need mp-core.
-        from mp_core.children.main_module import note_other_receivers
+        from mp_core.children.main_module import receivers_may_differ
 
-        note_other_receivers()
+        receivers_may_differ()
         from mp_spawn.calls.payloads import payloads, plain_payload
 
         if self.frugal:
@@ -205,16 +201,13 @@ class Job:
 
 
 def close(owners: list[OwnedFd]) -> None:
-    """Close all of them."""
     for each in owners:
         each.close()
     owners.clear()
 
 
 def are_descriptors_few(nprocs: int, output: Output, for_a_rank: int = FOR_A_RANK) -> bool:
-    """
-    Tell whether the start of so many ranks may need more descriptors than are left. Without /proc, say no.
-    """
+    """Tell whether the start of so many ranks may need more descriptors than are left. Without /proc, say no."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -228,23 +221,21 @@ def are_descriptors_few(nprocs: int, output: Output, for_a_rank: int = FOR_A_RAN
 
 
 def check_room(nprocs: int, each: int) -> None:
-    """
-    Raise `ValueError` for more ranks than this machine can have, if each has so many bytes of its own.
-    """
+    """Raise `ValueError` for more ranks than this machine can have, if each has so many bytes of its own."""
     if nprocs <= FEW_RANKS:
         return
     import resource
 
-    from mp_core.system.control_groups import control_groups, read
+    from mp_core.system.control_groups import control_groups, limit_of
 
     limits = {"ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
     if "SC_PHYS_PAGES" in os.sysconf_names:
         limits["ranks, by its memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // each
     for controller, folder in control_groups():
         for kind, name, size in (("pids", "pids.max", 1), ("memory", "memory.max", each)):
-            text = read(os.path.join(folder, name)) if controller in ("", kind) else ""
-            if text.isdigit():
-                limits[f"ranks, by {folder}/{name}"] = int(text) // size
+            most = limit_of(folder, name) if controller in ("", kind) else None
+            if most is not None:
+                limits[f"ranks, by {folder}/{name}"] = most // size
     if os.geteuid() != 0:  # the limit does not apply to root
         limits["processes of a user (ulimit -u)"] = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     what = min((name for name, most in limits.items() if most >= 0), key=limits.__getitem__)  # below 0: unlimited
@@ -272,9 +263,7 @@ def check_call(fn: Any, args: Any, nprocs: Any) -> None:
 
 
 def check_start_method(start_method: Any, context: Any) -> None:
-    """
-    Raise `ValueError` for an unknown start method, `TypeError` if *context* is no context.
-    """
+    """Raise `ValueError` for an unknown start method, `TypeError` if *context* is no context."""
     if context is not None:
         if not isinstance(context, BaseContext):
             raise TypeError(f"context is {context!r}; give multiprocessing.get_context(...), or None")
@@ -284,9 +273,7 @@ def check_start_method(start_method: Any, context: Any) -> None:
 
 
 def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None:
-    """
-    Raise `TypeError` or `ValueError` for an option out of its range.
-    """
+    """Raise `TypeError` or `ValueError` for an option out of its range."""
     if threads_per_rank is not None:
         at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
     at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
@@ -299,9 +286,7 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
 
 
 def at_least(name: str, value: Any, least: int, what: str) -> None:
-    """
-    Raise `TypeError` or `ValueError` for an option that is no integer, or too small; *what* says what to give.
-    """
+    """Raise `TypeError` or `ValueError` for an option that is no integer, or too small; *what* says what to give."""
     try:
         number = operator.index(value)
     except TypeError:

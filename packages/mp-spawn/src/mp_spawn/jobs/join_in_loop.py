@@ -24,9 +24,7 @@ async def join(
     timeout: float | None,
     grace_period: float | None,
 ) -> bool:
-    """
-    Wait as *join* does, whose events *watch* lets a selector wait for; a cancelled task leaves the ranks running.
-    """
+    """Wait as *join* does, whose events *watch* lets a selector wait for; a cancelled task leaves the ranks running."""
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else time.monotonic() + max(0.0, timeout)
     while True:

@@ -44,9 +44,7 @@ ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 
 def launcher_for(start_method: str, context: BaseContext | None, frugal: bool = False) -> Launcher:
-    """
-    Return the launcher for that method, or for the user's context.
-    """
+    """Return the launcher for that method, or for the user's context."""
     if context is None:
         is_frozen = getattr(sys, "frozen", False)
         if start_method == "spawn" and not (is_frozen or frugal) and has_pidfds() and has_socketpairs():
@@ -75,9 +73,7 @@ def prepare(
     is_program: bool = False,
     restarts_all: bool = False,
 ) -> Job:
-    """
-    Return a job that can be started, or raise an error that names the wrong option in one line.
-    """
+    """Return a job that can be started, or raise an error that names the wrong option in one line."""
     check_call(fn, args, nprocs)
     if start_method is None and context is None:
         start_method = get_start_method()
@@ -398,9 +394,7 @@ def run(
 
 
 def _ended_late(started: ProcessContext, job: Job, reason: str) -> TimeoutError:
-    """
-    End the ranks that still run; return the exception, with their stacks.
-    """
+    """End the ranks that still run; return the exception, with their stacks."""
     try:
         stacks = stacks_of(started._ranks)
     finally:

@@ -51,7 +51,6 @@ class Supervisor:
 
     @classmethod
     def start(cls, job: Any, signals: Any = None) -> Self:
-        """Start the ranks of a job."""
         try:
             ranks = job.start(dict.fromkeys(range(job.nprocs), 0))
         except BaseException:
@@ -80,13 +79,10 @@ class Supervisor:
                 rank.signal(signum)
 
     def count_ended(self) -> int:
-        """Return how many ranks have ended."""
         return sum(rank.ended for rank in self.ranks)
 
     def wait(self, deadline: float | None) -> bool:
-        """
-        Wait until all have ended or one has failed for good; return False at the deadline.
-        """
+        """Wait until all have ended or one has failed for good; return False at the deadline."""
         with self.events() as events:
             changed = self._poll(events, 0.0, late=True) or self.ranks
             while True:
@@ -98,9 +94,7 @@ class Supervisor:
                     return False
 
     def _failed_for_good(self, events: Events, changed: list[Rank]) -> bool:
-        """
-        Start those of *changed* again that have failed and may be; return True if one may not.
-        """
+        """Start those of *changed* again that have failed and may be; return True if one may not."""
         for rank in changed:
             failure = self.failure(rank)
             if failure is None:
@@ -115,9 +109,7 @@ class Supervisor:
         return False
 
     def _await_end(self, events: Events, rank: Rank) -> None:
-        """
-        Wait for the end of a rank that has raised, and kill it if it does not end.
-        """
+        """Wait for the end of a rank that has raised, and kill it if it does not end."""
         if not rank.ended:
             events.remove(rank)
             rank.process.join(self._time_to_end)
@@ -140,9 +132,7 @@ class Supervisor:
         self.sentinels[new.process.sentinel] = new.index
 
     def _restart_all(self, events: Events, first: Failure, job: Job) -> bool:
-        """
-        End all ranks and start all of them again; return False if they do not end, or are to end for good.
-        """
+        """End all ranks and start all of them again; return False if they do not end, or are to end for good."""
         for rank in self.ranks:
             if not rank.ended:
                 events.remove(rank)
@@ -168,13 +158,10 @@ class Supervisor:
         return True
 
     def failure(self, rank: Rank) -> Failure | None:
-        """Return the failure of a rank, or None."""
         return rank.failure(needs_result=self.job is not None and self.job.wants_result)
 
     def settle(self, grace_period: float | None) -> ProcessException | None:
-        """
-        End the ranks that still run, and return the exception; None if none has failed.
-        """
+        """End the ranks that still run, and return the exception; None if none has failed."""
         if not all_ended(self.ranks):
             silent = any(failure.missing_guard for rank in self.ranks if (failure := self.failure(rank)) is not None)
             self.end(GRACE if grace_period is None else grace_period, casualties=not silent)
@@ -217,7 +204,6 @@ class Supervisor:
             self.pass_time(KILL_TO_DEAD)
 
     def text(self, rank: int, stream: str) -> str:
-        """Return the captured output of a rank."""
         return "" if self.job is None else self.job.output.text(rank, stream)
 
     def signal(self, signum: int, casualties: bool = False) -> None:
@@ -253,9 +239,7 @@ class Supervisor:
             self.job.death_pipe.close()
 
     def reports(self) -> list[bytes]:
-        """
-        Return the pickled result of each rank, after join() has returned True.
-        """
+        """Return the pickled result of each rank, after join() has returned True."""
         blobs = []
         for rank in self.ranks:
             assert rank.report is not None and rank.report.kind is Kind.RETURNED

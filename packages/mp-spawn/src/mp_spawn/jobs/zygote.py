@@ -132,9 +132,7 @@ class _Popen:
         return self.returncode
 
     def _read(self) -> None:
-        """
-        Read the status, with the lock held; called again if a signal handler has raised in it.
-        """
+        """Read the status, with the lock held; called again if a signal handler has raised in it."""
         # Into memory of this object: the result of a call that a signal handler interrupts would be lost.
         if not any(self._status):
             os.readv(self.sentinel, [self._status])
@@ -227,9 +225,7 @@ def _execute(
     to_launcher: int,
     mask: frozenset[int],
 ) -> tuple[subprocess.Popen[bytes], list[Any]]:
-    """
-    Start the zygote; return its process, and the process objects of the ranks that it is going to start.
-    """
+    """Start the zygote; return its process, and the process objects of the ranks that it is going to start."""
     sys_path = preparation.pop("sys_path")
     flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
     python = [os.fsdecode(spawn.get_executable()), *flags]

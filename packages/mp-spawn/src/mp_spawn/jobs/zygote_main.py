@@ -82,9 +82,7 @@ class ZygoteSpec(NamedTuple):
 
 
 def main(file: IO[bytes], path: list[str]) -> None:
-    """
-    Fork the ranks, then wait for them. *path* is the sys.path with which this interpreter has started.
-    """
+    """Fork the ranks, then wait for them. *path* is the sys.path with which this interpreter has started."""
     # Not at the top, because the parent also imports this module. Every rank would import these.
     from mp_core.children import inheritance  # noqa: F401
     from mp_core.messages import definitions  # noqa: F401
@@ -155,9 +153,7 @@ def main(file: IO[bytes], path: list[str]) -> None:
 
 
 def _has_one_thread() -> bool:
-    """
-    Tell whether this process has one thread, counting threads that Python does not know.
-    """
+    """Tell whether this process has one thread, counting threads that Python does not know."""
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
@@ -167,9 +163,7 @@ def _has_one_thread() -> bool:
 def _begin(
     zygote: ZygoteSpec, process: RankProcess, pid_of_zygote: int, file: IO[bytes], path: list[str], may_fork: bool
 ) -> NoReturn:
-    """
-    Run a rank from the fork on.
-    """
+    """Run a rank from the fork on."""
     from mp_core import set_parent_death_signal
 
     spec = process.spec
@@ -199,9 +193,7 @@ def _kept(zygote: ZygoteSpec, spec: RankSpec) -> set[int]:
 
 
 def continue_in_fresh_interpreter(file: IO[bytes], path: list[str], rank: int) -> None:
-    """
-    Run a rank that has executed an interpreter of its own.
-    """
+    """Run a rank that has executed an interpreter of its own."""
     zygote: ZygoteSpec = pickle.load(file)
     file.close()
     process = next(process for process in zygote.processes if process.spec.rank == rank)

@@ -112,7 +112,7 @@ class Files(_WriteEnds):
             with (self._folder / f"rank-{rank}.err").open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
-            pass  # the exception has the failure, too
+            pass  # the exception also has the failure
 
 
 class Piped(_WriteEnds):
@@ -196,9 +196,7 @@ class Piped(_WriteEnds):
                         self._close(key.fd)
 
     def _end(self, wake: tuple[int, int]) -> None:
-        """
-        Read the rest of the pipes without waiting; called with the lock held.
-        """
+        """Read the rest of the pipes without waiting; called with the lock held."""
         for fd in list(self._pipes):
             # At most 1 MiB: a process that still holds the pipe may write without end.
             for _ in range(LONGEST >> 16):
@@ -366,9 +364,7 @@ class Captured(NamedTuple):
 
 
 def output_for(kind: str | os.PathLike[str]) -> Output:
-    """
-    Return the output of that kind; any other value than the three words is a folder.
-    """
+    """Return the output of that kind; any other value than the three words is a folder."""
     for word, output in (("inherit", Inherit), ("prefix", Prefix), ("capture", Capture)):
         if kind == word:
             return output()

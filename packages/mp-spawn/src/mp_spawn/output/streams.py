@@ -46,7 +46,6 @@ class Selection(NamedTuple):
         return cls(0, {int(rank): int(value) for rank, value in pairs})
 
     def has(self, local_rank: int, stream: str) -> bool:
-        """Tell whether a stream of a rank is selected."""
         return bool(self.some.get(local_rank, self.every) & _BITS[stream])
 
 
@@ -54,9 +53,7 @@ NO_STREAM = Selection()
 
 
 class Streams(NamedTuple):
-    """
-    A place for each stream of each rank: a file in *folder*, this program's own stream, both, or neither.
-    """
+    """A place for each stream of each rank: a file in *folder*, this program's own stream, both, or neither."""
 
     folder: str
     #: To files only.
@@ -67,15 +64,12 @@ class Streams(NamedTuple):
     shown: frozenset[int] | None = None
 
     def goes_to_file(self, local_rank: int, stream: str) -> bool:
-        """Tell whether a stream goes to a file."""
         return self.redirects.has(local_rank, stream) or self.tee.has(local_rank, stream)
 
     def are_shown(self, local_rank: int, stream: str) -> bool:
-        """Tell whether a stream is shown."""
         if self.shown is not None and local_rank not in self.shown:
             return False
         return self.tee.has(local_rank, stream) or not self.redirects.has(local_rank, stream)
 
     def need_folder(self) -> bool:
-        """Tell whether any stream goes to a file."""
         return any(value for each in (self.redirects, self.tee) for value in (each.every, *each.some.values()))

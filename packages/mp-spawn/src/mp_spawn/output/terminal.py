@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
+from mp_spawn.errors import Failure
+
 REDRAW_EVERY_S = 0.1
 BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
 RED = "\x1b[1;31m{}\x1b[0m"
@@ -32,30 +34,27 @@ class Row(NamedTuple):
 
 
 def tell(*lines: str) -> None:
-    """
-    Write *lines* to standard error. If its terminal or its reader has gone, the exit code has to say it.
-    """
+    """Write *lines* to standard error. If its terminal or its reader has gone, the exit code has to say it."""
     try:
         print(*lines, sep="\n", file=sys.stderr)
     except OSError:
         _discard_output(sys.stderr)
 
 
-def show_table(rows: list[Row]) -> None:
-    """
-    Write *rows* to standard error, those of failed ranks in red if that is a terminal.
-    """
+def tell_failure(first: Failure, rows: list[Row]) -> None:
+    """Write the first failure and the table of all ranks to standard error, failed ranks in red on a terminal."""
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    lines = [text.rstrip("\n") for text in (first.traceback, first.stack) if text]
+    lines.append(f"mp-spawn: {first.describe()}")
     for row in rows:
         line = f"rank {row.rank:<3}  pid {row.pid:<7}  {row.seconds:.2f} s  {row.ended}"
-        print(RED.format(line) if colours and row.failed else line, file=sys.stderr)
+        lines.append(RED.format(line) if colours and row.failed else line)
+    tell(*lines)
 
 
 @contextmanager
 def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
-    """
-    Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends.
-    """
+    """Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends."""
     if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
         yield
         return

@@ -25,9 +25,7 @@ _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def set_up_and_call(spec: RankSpec, close_others: Callable[[], None] | None = None) -> None:
-    """
-    Run a rank: the target of its process. *close_others* closes the descriptors that a forked rank must not keep.
-    """
+    """Run a rank: the target of its process. *close_others* closes the descriptors that a forked rank must not keep."""
     parent: Any = parent_process()
     with reporting(spec):
         set_up(spec, close_others, parent.sentinel)
@@ -35,9 +33,7 @@ def set_up_and_call(spec: RankSpec, close_others: Callable[[], None] | None = No
 
 
 def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None, parents_sentinel: int | None = None) -> None:
-    """
-    Set up the process of a rank, before any of the user's modules is imported; called once.
-    """
+    """Set up the process of a rank, before any of the user's modules is imported; called once."""
     if spec.death_pipe is not None:
         death_pipe.arm(spec.death_pipe.fd)
     elif parents_sentinel is not None:
@@ -85,9 +81,7 @@ def _redirect(output: tuple[InheritedFd, InheritedFd]) -> None:
 
 
 def _take_input(stdin: InheritedFd | None) -> None:
-    """
-    Have the program, and what it starts, read *stdin*, or nothing.
-    """
+    """Have the program, and what it starts, read *stdin*, or nothing."""
     source = InheritedFd(os.open(os.devnull, os.O_RDONLY)) if stdin is None else stdin
     if source.fd == 0:  # it was closed
         os.set_inheritable(0, True)
@@ -108,9 +102,7 @@ def _buffer_whole_lines() -> None:
 
 
 def call(spec: RankSpec) -> None:
-    """
-    Call `fn` and report how that ended, in a process that is set up: the target of the zygote's ranks.
-    """
+    """Call `fn` and report how that ended, in a process that is set up: the target of the zygote's ranks."""
     with reporting(spec) as reporter:
         fn, args = spec.payload.load()
         try:
@@ -128,9 +120,7 @@ def call(spec: RankSpec) -> None:
 
 @contextlib.contextmanager
 def reporting(spec: RankSpec) -> Iterator[Reporter]:
-    """
-    Report an exception raised in the block, and leave with an exit code that fits it.
-    """
+    """Report an exception raised in the block, and leave with an exit code that fits it."""
     reporter = Reporter(spec.report, spec.parents_end, spec.report_at)
     try:
         yield reporter
@@ -151,9 +141,7 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
 
 
 def leave_by(reporter: Reporter, leaving: SystemExit) -> NoReturn:
-    """
-    Raise *leaving* again, after a report if it does not say all.
-    """
+    """Raise *leaving* again, after a report if it does not say all."""
     code = leaving.code
     if code is None or (isinstance(code, int) and (code % 256 or code == 0)):
         raise leaving
@@ -165,9 +153,7 @@ def leave_by(reporter: Reporter, leaving: SystemExit) -> NoReturn:
 
 
 def _die_of(signum: signal.Signals) -> None:
-    """
-    Die of the signal as this process would by default, but first clean up its own children and queues.
-    """
+    """Die of the signal as this process would by default, but first clean up its own children and queues."""
     util._exit_function()  # type: ignore[attr-defined]
     util._flush_std_streams()  # type: ignore[attr-defined]
     signal.signal(signum, signal.SIG_DFL)
@@ -175,9 +161,7 @@ def _die_of(signum: signal.Signals) -> None:
 
 
 def text_of(error: BaseException, trace: TracebackType | None) -> str:
-    """
-    Return the error in one line, and below it the traceback *trace*.
-    """
+    """Return the error in one line, and below it the traceback *trace*."""
     import traceback  # only a rank that fails needs it
 
     summary = traceback.TracebackException(type(error), error, trace)
@@ -185,9 +169,7 @@ def text_of(error: BaseException, trace: TracebackType | None) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """
-    Return the type, and the first line of the message that is not blank.
-    """
+    """Return the type, and the first line of the message that is not blank."""
     kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
@@ -201,9 +183,7 @@ def _reason(error: BaseException) -> str:
 
 
 def without_us(trace: TracebackType | None) -> TracebackType | None:
-    """
-    Return the traceback from the first frame outside this package; None if there is no such frame.
-    """
+    """Return the traceback from the first frame outside this package; None if there is no such frame."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(_HERE) and file != "<frozen runpy>":

@@ -39,9 +39,7 @@ POLL_EVERY_S = 0.02
 
 
 def has_pidfds() -> bool:
-    """
-    Tell whether processes can be signalled by descriptor: on Linux since 5.3, unless a sandbox forbids it.
-    """
+    """Tell whether processes can be signalled by descriptor: on Linux since 5.3, unless a sandbox forbids it."""
     try:
         return _are_pidfds_allowed()
     except OSError:
@@ -49,9 +47,7 @@ def has_pidfds() -> bool:
 
 
 def has_socketpairs() -> bool:
-    """
-    Tell whether a process can send descriptors to another, unless a sandbox forbids it.
-    """
+    """Tell whether a process can send descriptors to another, unless a sandbox forbids it."""
     try:
         first, second = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     except (AttributeError, PermissionError):
@@ -304,9 +300,7 @@ class LockedPopen:
             return self._popen.returncode  # type: ignore[no-any-return]
 
     def _from_server(self) -> int | None:
-        """
-        Read the exit code that the fork server has sent. If the server was killed, the process may still run.
-        """
+        """Read the exit code that the fork server has sent. If the server was killed, the process may still run."""
         if not self.lost and wait([self._popen.sentinel], 0):
             try:
                 return forkserver.read_signed(self._popen.sentinel)  # type: ignore[no-any-return]

@@ -55,9 +55,7 @@ class ProgramProcess(context.SpawnProcess):
 
 
 def become(spec: RankSpec) -> NoReturn:
-    """
-    Run the program of a rank that is set up, and leave as the interpreter does at the end of a program.
-    """
+    """Run the program of a rank that is set up, and leave as the interpreter does at the end of a program."""
     reporter = Reporter(spec.report, spec.parents_end, spec.report_at)
     with reporting(spec):
         fn, args = spec.payload.load()
@@ -94,9 +92,7 @@ def _show(
 
 
 def folder_of(path: str) -> str:
-    """
-    Return the folder from which a script imports first.
-    """
+    """Return the folder from which a script imports first."""
     try:
         return os.path.dirname(os.path.realpath(path, strict=True))
     except OSError:  # the path leads to a pipe

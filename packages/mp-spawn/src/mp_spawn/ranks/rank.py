@@ -202,9 +202,7 @@ def unpickled(blob: bytes) -> BaseException | None:
 
 
 def stacks_of(ranks: list[Rank]) -> dict[int, str]:
-    """
-    Return the stacks of those *ranks* that still run, by rank; without ranks that have no file for stacks.
-    """
+    """Return the stacks of those *ranks* that still run, by rank; without ranks that have no file for stacks."""
     slow = [(rank, rank.stacks) for rank in ranks if not rank.ended and rank.stacks is not None]
     for rank, _ in slow:
         rank.ask_for_stacks()
@@ -217,9 +215,6 @@ def stacks_of(ranks: list[Rank]) -> dict[int, str]:
 
 
 def all_ended(ranks: list[Rank]) -> bool:
-    """
-    Tell whether all of them have ended.
-    """
     return all(rank.ended for rank in ranks)
 
 

@@ -36,9 +36,7 @@ def place_variables(
 
 
 def job_variables(role: str, run_id: str, max_restarts: int) -> dict[str, str]:
-    """
-    Return the variables that all ranks of a job of the command have in common.
-    """
+    """Return the variables that all ranks of a job of the command have in common."""
     return {
         "ROLE_NAME": role,
         RUN_ID: run_id,
@@ -49,7 +47,5 @@ def job_variables(role: str, run_id: str, max_restarts: int) -> dict[str, str]:
 
 
 def restart_variables(environment: dict[str, str], restarts: int) -> dict[str, str]:
-    """
-    Return the variable that counts the restarts of a rank, if *environment* is that of a rank of the command.
-    """
+    """Return the variable that counts the restarts of a rank, if *environment* is that of a rank of the command."""
     return {"TORCHELASTIC_RESTART_COUNT": str(restarts)} if RUN_ID in environment else {}

@@ -39,8 +39,6 @@ class Kind(enum.IntEnum):
 
 
 class Report(NamedTuple):
-    """The report of a rank."""
-
     kind: Kind
     at: float
     text: str
@@ -151,9 +149,7 @@ class Inbox(OwnedFd):
         self.fd = both
 
     def read(self) -> Report | None:
-        """
-        Read what is in the pipe; return the report once it is complete, else None.
-        """
+        """Read what is in the pipe; return the report once it is complete, else None."""
         while self.fd >= 0 and self.report is None:
             try:
                 data = os.read(self.fd, max(1, min(_CHUNK, self._size - len(self._buffer))))
@@ -165,9 +161,7 @@ class Inbox(OwnedFd):
         return self.report
 
     def _parse(self) -> bool:
-        """
-        Parse the buffer; return False if there is nothing more to wait for.
-        """
+        """Parse the buffer; return False if there is nothing more to wait for."""
         magic, kind, at, text_size, blob_size = _HEADER.unpack_from(self._buffer)
         if magic != _MAGIC or kind not in set(Kind):
             return False

@@ -59,9 +59,7 @@ TERM_TO_KILL = 5.0
 
 @contextlib.contextmanager
 def blocked(signals: Iterable[int] = FROM_OUTSIDE) -> Iterator[frozenset[int]]:
-    """
-    Block *signals* while processes are started, until they can deal with them; yields the mask from before.
-    """
+    """Block *signals* while processes are started, until they can deal with them; yields the mask from before."""
     # The mask is read first, and by the functions in C: a handler that raises in the middle of one of signal's own,
     # which are written in Python, would leave the signals blocked.
     before = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -153,9 +151,7 @@ class WakeUpPipe:
             _entered.discard(self)
 
     def read(self) -> list[int]:
-        """
-        Return the signals that have come, in order. Other signals are written to the earlier wake-up descriptor.
-        """
+        """Return the signals that have come, in order. Other signals are written to the earlier wake-up descriptor."""
         try:
             data = os.read(self.fd, 4096)
         except BlockingIOError:
@@ -165,7 +161,7 @@ class WakeUpPipe:
             try:
                 os.write(self._wakeup_before, others)
             except OSError:
-                pass  # it is full or closed: the C handler ignores that, too
+                pass  # it is full or closed: the C handler also ignores that
         return [signum for signum in data if signum in self._signals]
 
     def raise_ended(self) -> None:
@@ -173,8 +169,7 @@ class WakeUpPipe:
         if self.fd < 0 or not (came := self.read()):
             return
         for signum in came:
-            if signal.Signals(signum).name in ENDING:
-                raise Ended(signum)
+            raise_if_ending(signum)
         os.write(self.fd if self._write < 0 else self._write, bytes(came))  # `handle` handles the others
 
 
@@ -232,9 +227,7 @@ class Forwarding(WakeUpPipe):
             self._stop(signum, forward)
 
     def _stop(self, signum: int, forward: Callable[[int], None]) -> None:
-        """
-        Stop this process by the signal's default action: a shell waits for that.
-        """
+        """Stop this process by the signal's default action: a shell waits for that."""
         signal.signal(signum, signal.SIG_DFL)
         # To this thread, so that it is stopped here and not some instructions later.
         signal.pthread_kill(threading.get_ident(), signum)
@@ -255,6 +248,12 @@ class Ended(BaseException):
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
+
+
+def raise_if_ending(signum: int) -> None:
+    """Raise `Ended` for a signal that ends a process."""
+    if signal.Signals(signum).name in ENDING:
+        raise Ended(signum)
 
 
 class Deferral(WakeUpPipe):
@@ -323,9 +322,7 @@ def would_have_died(pid: int, signum: int) -> bool:
 
 
 def _sets(pid: int, *names: str) -> int:
-    """
-    Return the union of these sets of signals; all signals for a process that has ended.
-    """
+    """Return the union of these sets of signals; all signals for a process that has ended."""
     try:
         with open(f"/proc/{pid}/status") as file:
             fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)

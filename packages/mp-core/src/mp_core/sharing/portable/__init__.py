@@ -270,7 +270,6 @@ def set_thread_name(name: bytes) -> None:
 
 
 def get_thread_name() -> bytes:
-    """Return the name of the calling thread."""
     return machine.functions().get_thread_name()  # type: ignore[no-any-return]
 
 

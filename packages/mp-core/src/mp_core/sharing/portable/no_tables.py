@@ -49,7 +49,7 @@ def message_exhausted() -> None:
 
 
 def out_of_band(number: int) -> NoReturn:
-    """Raise a ValueError: no message has objects beside its pickle here."""
+    """Raise a ValueError: no message has out-of-band objects here."""
     raise ValueError(f"the message is damaged: it has no object number {number}")
 
 

@@ -73,7 +73,7 @@ timeline_open = timeline_close = timeline_name = timeline_blocks = timeline_writ
 
 
 def wait_any(rings: list[TaskRing], fds: list[int], milliseconds: float) -> tuple[list[TaskRing], list[int]]:
-    """Wait until one of *fds* is readable; there are no lines. A negative time is for ever."""
+    """Wait until one of *fds* is readable; there are no rings. A negative time is for ever."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)

@@ -464,7 +464,6 @@ def count_copied(more: int) -> int:
 
 
 def counters() -> dict[str, int]:
-    """Return the statistics of this process."""
     with _Work():
         own = [each for each in _segments.values() if each.is_own]
         cached = 0 if _own is None else _own.cached_bytes()

@@ -86,7 +86,6 @@ class Byte(ctypes.Union):
 
 
 def new_token() -> int:
-    """Return a random token."""
     return int.from_bytes(os.urandom(8), "little") or 1
 
 
@@ -134,7 +133,6 @@ class Segment:
     # ---- the lock ----
 
     def lock(self) -> None:
-        """Acquire the lock of this segment."""
         _locks.acquire(self.lock_number)
 
     def try_lock(self, longest: float) -> bool:
@@ -146,7 +144,6 @@ class Segment:
         return True
 
     def unlock(self) -> None:
-        """Release the lock of this segment."""
         _locks.release(self.lock_number)
 
     # ---- the table ----
@@ -178,11 +175,9 @@ class Segment:
         self.details[index] = self.details[index] & ~0xFFFFFFFF | pid
 
     def cell_of(self, index: int) -> int:
-        """Return the cell of an entry."""
         return self.details[index] >> 32
 
     def drop(self, index: int) -> None:
-        """Free an entry."""
         self.tokens[index] = 0
         self.counts[self.cell_of(index)] -= 1
 
@@ -216,11 +211,9 @@ class Segment:
     # ---- the whole ----
 
     def has_flag(self, flag: int) -> bool:
-        """Return whether the segment has a flag."""
         return bool(self.words[_FLAGS] & flag)
 
     def set_flag(self, flag: int, on: bool) -> None:
-        """Set or clear a flag."""
         flags = self.words[_FLAGS]
         self.words[_FLAGS] = flags | flag if on else flags & ~flag
 
@@ -233,7 +226,6 @@ class Segment:
         return not (self.has_flag(KEPT) and self.words[_OWNER] and self.owner_lives())
 
     def owner_lives(self) -> bool:
-        """Return whether the process that made the segment lives."""
         return self.is_own or system.is_alive(self.words[_OWNER])
 
     def unlink_if_unused(self) -> bool:

@@ -26,7 +26,6 @@ def set_thread_name(name: bytes) -> None:
 
 
 def get_thread_name() -> bytes:
-    """Return the name of the calling thread."""
     library = _library()
     library.pthread_self.restype = ctypes.c_void_p
     name = ctypes.create_string_buffer(_SIZE)

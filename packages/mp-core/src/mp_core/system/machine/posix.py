@@ -207,7 +207,6 @@ class Locks:
             time.sleep(self.PAUSE)
 
     def release(self, number: int) -> None:
-        """Release a lock."""
         import fcntl
 
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, number)

@@ -27,7 +27,6 @@ def set_thread_name(name: bytes) -> None:
 
 
 def get_thread_name() -> bytes:
-    """Return the name of the calling thread."""
     library = _kernel32()
     text = ctypes.c_wchar_p()
     thread = ctypes.c_void_p(library.GetCurrentThread())
@@ -104,7 +103,6 @@ class SpareDescriptors:
     """None: a handle of a section is no descriptor (_get_osfhandle)."""
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call *function*."""
         return function(*args)
 
 
@@ -140,7 +138,6 @@ class Locks:
         self._held[number] = mutex
 
     def release(self, number: int) -> None:
-        """Release a lock."""
         mutex = self._held.pop(number)
         self._library.ReleaseMutex(mutex)
         self._library.CloseHandle(mutex)
