@@ -10,6 +10,8 @@ from typing import Any
 import peer as p
 import pytest
 from support.scripts import run_script, succeeded
+from support.waiting import until
+from test_failures import RACE_S, at_once
 
 import mp_all as mp
 import mp_cuda
@@ -96,6 +98,24 @@ def test_views_that_arrive_in_two_messages_have_one_storage(peer: p.Peer) -> Non
     peer.call(p.keep, "a", base[:3])
     peer.call(p.keep, "b", base[3:])
     assert peer.call(have_one_storage, "a", "b")
+
+
+def test_views_that_two_threads_receive_at_once_have_one_storage(peer: p.Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, begun = adapter._bytes_over, []
+
+    def waits_for_the_other(array: Any) -> Any:
+        begun.append(1)
+        until(lambda: len(begun) > 1, RACE_S)
+        return make(array)
+
+    monkeypatch.setattr(adapter, "_bytes_over", waits_for_the_other)
+    one, two = at_once(peer.call(two_views))
+    assert one.untyped_storage() is two.untyped_storage()
+
+
+def two_views() -> list[bytes]:
+    base = p.KEPT["base"] = stub_torch.on_device(torch.zeros(6))
+    return [bytes(ForkingPickler.dumps(view)) for view in (base[:3], base[3:])]
 
 
 def have_one_storage(a: str, b: str) -> bool:

@@ -61,7 +61,7 @@ static const known_dtype *numbers_of(PyObject *dtype)
     return add(sent, &sent_count, made);
 }
 
-/* The dtype with these numbers, borrowed. */
+/* The dtype with these numbers, a new reference. */
 static PyObject *dtype_of(const mp_layout *l)
 {
     unsigned filled = received_count < KNOWN ? received_count : KNOWN;
@@ -69,13 +69,13 @@ static PyObject *dtype_of(const mp_layout *l)
     for (unsigned i = 0; i < filled; i++)
         if (received[i].code == l->code && received[i].bits == l->bits &&
             received[i].lanes == l->lanes)
-            return received[i].dtype;
+            return Py_NewRef(received[i].dtype);
     PyObject *dtype =
         PyObject_CallFunction(mp_hook.dtype_of, "((iii))", l->code, l->bits, l->lanes);
-    if (dtype == NULL)
-        return NULL;
-    return add(received, &received_count, (known_dtype){dtype, l->bits, l->lanes, l->code, 1})
-        ->dtype;
+    if (dtype != NULL)
+        add(received, &received_count,
+            (known_dtype){Py_NewRef(dtype), l->bits, l->lanes, l->code, 1});
+    return dtype;
 }
 
 /* ---- from arrays ---- */
@@ -214,14 +214,17 @@ PyObject *mp_array_of(const void *layout, size_t nbytes, uint64_t base, uint64_t
     }
     if (!is_inside(dims, dims + head.nd, head.nd, itemsize, head.offset, size))
         return mp_damaged("an array reaches beyond its memory");
-    if (dtype == NULL && (dtype = dtype_of(&head)) == NULL)
+    dtype = dtype != NULL ? Py_NewRef(dtype) : dtype_of(&head);
+    if (dtype == NULL)
         return NULL;
     if (alloc == NULL)
         alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)mp_hook.array_type, Py_tp_alloc);
     mp_array *array = (mp_array *)alloc((PyTypeObject *)mp_hook.array_type, 0);
-    if (array == NULL)
+    if (array == NULL) {
+        Py_DECREF(dtype);
         return NULL;
-    array->dtype = Py_NewRef(dtype);
+    }
+    array->dtype = dtype;
     array->owner = Py_XNewRef(owner);
     array->ptr = head.row == MP_NO_ROW ? 0 : base + (uint64_t)head.offset;
     array->device = device;

@@ -127,8 +127,10 @@ mp_source *mp_keep(mp_reference *export, PyObject *owner, mp_memory *memory, PyO
     if (self == NULL)
         return NULL;
     self->older = (mp_source *)Py_XNewRef((PyObject *)older);
-    self->number = (uint32_t)PyList_Size(export->keeps);
+    self->number = export->keeps == NULL ? 0 : (uint32_t)PyList_Size(export->keeps);
     self->extra = Py_XNewRef(extra);
+    if (export->keeps == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "the lease has ended and cannot be sent");
     if (PyErr_Occurred() || PyList_Append(export->keeps, (PyObject *)self) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -196,26 +198,31 @@ static int allocate(mpshm_block *block, int *is_locked)
     return rc < 0 ? -1 : 0;
 }
 
-/* Whether this process uses the memory for more than its exports; -1 with an exception. */
+/* Whether this process uses the memory for more than its exports; -1 with an exception. To ask may end
+ * the export. */
 static int is_in_use(const mp_reference *export)
 {
-    Py_ssize_t n = PyList_Size(export->keeps);
+    PyObject *keeps = Py_NewRef(export->keeps);
+    int is_used =
+        PyList_Size(keeps) == 0; /* its message is just being made, or it keeps only events */
 
-    for (Py_ssize_t i = 0; i < n && i < PyList_Size(export->keeps); i++) {
-        PyObject *owner = ((mp_source *)PyList_GetItem(export->keeps, i))->owner;
+    for (Py_ssize_t i = 0; !is_used && i < PyList_Size(keeps); i++) {
+        PyObject *owner = ((mp_source *)PyList_GetItem(keeps, i))->owner;
         Py_ssize_t kept = 0;
         for (const mp_source *at = mp_latest_source(owner); at != NULL; at = at->older)
             kept++;
-        if (Py_REFCNT(owner) > kept)
-            return 1;
-        PyObject *ask = PyDict_GetItemWithError(mp_hook.in_use, (PyObject *)Py_TYPE(owner));
+        is_used = Py_REFCNT(owner) > kept;
+        PyObject *ask =
+            is_used ? NULL : PyDict_GetItemWithError(mp_hook.in_use, (PyObject *)Py_TYPE(owner));
         PyObject *said = ask == NULL ? NULL : mp_call(ask, owner);
-        int is_used = said == NULL ? (PyErr_Occurred() ? -1 : 0) : PyObject_IsTrue(said);
+        if (said != NULL)
+            is_used = PyObject_IsTrue(said);
+        else if (PyErr_Occurred())
+            is_used = -1;
         Py_XDECREF(said);
-        if (is_used != 0)
-            return is_used;
     }
-    return n == 0; /* its message is just being made, or it keeps only events */
+    Py_DECREF(keeps);
+    return is_used;
 }
 
 void mp_end_export(mp_reference *self)
@@ -271,11 +278,13 @@ static int look_at_oldest(void)
         if (!export->is_sent)
             continue;
         released += mp_core.block_others(&export->block) == 0;
+        Py_INCREF((PyObject *)export);
         int is_used = mp_is_recalled(export) ? 1 : is_in_use(export);
-        if (is_used < 0)
-            return -1;
         if (!is_used && export->block.data != NULL)
             mp_flags(export)[MP_RECALLED] = 1;
+        Py_DECREF(export);
+        if (is_used < 0)
+            return -1;
     }
     if (released >= MANY) /* each time it looks at all leases */
         end_released();
@@ -301,6 +310,7 @@ mp_reference *mp_new_export(void)
     if (self != NULL) {
         self->is_sent = 0;
         self->keeps = keeps;
+        mp_take_out(&self->link);
         mp_append(&exports, &self->link);
     } else {
         Py_DECREF(keeps);
@@ -344,13 +354,15 @@ PyObject *mp_own_sent(uint64_t serial)
             found = MP_OF(mp_reference, link, at);
     if (found == NULL)
         return Py_NewRef(Py_None);
-    PyObject *owners = PyList_New(0), *sources = PyList_GetSlice(found->keeps, 0, PY_SSIZE_T_MAX);
+    PyObject *keeps = Py_NewRef(found->keeps); /* new objects may collect garbage, and so end it */
+    PyObject *owners = PyList_New(0), *sources = PyList_GetSlice(keeps, 0, PY_SSIZE_T_MAX);
     int rc = owners == NULL || sources == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; rc == 0 && i < PyList_Size(sources); i++)
         rc = PyList_Append(owners, ((mp_source *)PyList_GetItem(sources, i))->owner);
     PyObject *both = rc == 0 ? PyTuple_Pack(2, owners, sources) : NULL;
     Py_XDECREF(owners);
     Py_XDECREF(sources);
+    Py_DECREF(keeps);
     return both;
 }
 
@@ -436,14 +448,14 @@ PyObject *mp_py_look_at_exports(PyObject *module, PyObject *args)
 /* live_exports() -> for each its bytes, those who have it, and whether it only lingers there */
 PyObject *mp_py_live_exports(PyObject *module, PyObject *unused)
 {
-    PyObject *list = PyList_New(0);
+    PyObject *sent = all(), *list = sent == NULL ? NULL : PyList_New(0);
     (void)module, (void)unused;
 
-    for (mp_link *at = exports.next; list != NULL && at != &exports; at = at->next) {
-        const mp_reference *export = MP_OF(mp_reference, link, at);
+    for (Py_ssize_t at = 0; list != NULL && at < PyList_Size(sent); at++) {
+        const mp_reference *export = (mp_reference *)PyList_GetItem(sent, at);
         unsigned long long nbytes = 0;
-        if (!export->is_sent)
-            continue;
+        if (export->keeps == NULL)
+            continue; /* a new row may collect garbage, and so end it */
         for (Py_ssize_t i = 0; i < PyList_Size(export->keeps); i++) {
             const mp_source *source = (mp_source *)PyList_GetItem(export->keeps, i);
             int is_first = source->memory != NULL;
@@ -458,6 +470,7 @@ PyObject *mp_py_live_exports(PyObject *module, PyObject *unused)
             Py_CLEAR(list);
         Py_XDECREF(row);
     }
+    Py_XDECREF(sent);
     return list;
 }
 

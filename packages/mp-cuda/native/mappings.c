@@ -14,7 +14,9 @@
  *   A message finds a mapping among the open ones and counts itself as its user in one step, under the
  *   GIL; and a mapping without users is taken out of them before it is closed. So a message either finds
  *   it open, and it is not closed, or does not find it, and opens it again after the other has closed it:
- *   whoever opens or closes memory has the lock `changing`.
+ *   whoever opens or closes memory has the lock `changing`. The driver closes memory without the GIL;
+ *   meanwhile the mapping is in the list `closing`, and still counted. A child that is forked by another
+ *   thread in the middle of this releases all references that its parent had (reference.c).
  *
  * Note [Lingering]
  *   Opening an allocation and closing it takes 70 us, and a queue of messages with the same array would
@@ -45,24 +47,25 @@ enum { SHARE_OF_DEVICE = 8, MOST_AT_ONCE = 64 };
 
 /* What is left to do when the arrays of a Received are gone. */
 struct mp_dropped {
+    mp_link link;
+    uint64_t number; /* in the order in which they were dropped */
     mp_mapping *mapping;
     PyObject *leases;
-    struct mp_dropped *next;
 };
 
 PyObject *mp_received_type;
 static PyObject *mapping_type;
-static PyObject
-    *open_by_key; /* {key: mapping}; what is not in it is closed, or being opened or closed */
+static PyObject *open_by_key; /* {key: mapping} */
 static struct {
     mp_mapping **at; /* the same, by their addresses */
     size_t count, room;
 } sorted;
-static mp_link lingering = {&lingering,
-                            &lingering}; /* in the order in which they lost their arrays */
+/* In the order in which they lost their arrays; and those that are being closed, which are not among the
+ * open ones, and may be again. */
+static mp_link lingering = {&lingering, &lingering}, closing = {&closing, &closing};
 static uint64_t lingering_bytes[MP_DEVICES];
-static struct mp_dropped *dropped, **last_dropped = &dropped;
-static size_t dropped_count;
+static mp_link dropped = {&dropped, &dropped};
+static uint64_t dropped_count; /* so far */
 static pthread_mutex_t changing;
 static double linger_s = 1;
 static char is_closing; /* at exit */
@@ -128,10 +131,10 @@ static void begin_lingering(mp_mapping *self, PyObject *leases)
 {
     PyObject *before = self->leases;
 
-    self->leases = Py_XNewRef(leases);
-    Py_XDECREF(before);
+    self->leases = Py_NewRef(leases);
     mp_append(&lingering, &self->link);
     lingering_bytes[self->device] += self->nbytes;
+    Py_XDECREF(before);
 }
 
 static void end_lingering(mp_mapping *self)
@@ -187,7 +190,7 @@ static int put_in(mp_mapping *self)
     return 0;
 }
 
-/* Take one without users out: 0 if it has users again, or another thread has done it. */
+/* Take one without users out, to close it: 0 if it has users again, or another thread has done it. */
 static int take_out(mp_mapping *self)
 {
     if (self->users > 0 || find(self->key) != self || PyDict_DelItem(open_by_key, self->key) < 0) {
@@ -195,6 +198,7 @@ static int take_out(mp_mapping *self)
         return 0;
     }
     end_lingering(self);
+    mp_append(&closing, &self->link);
     for (size_t at = place_of(self->ptr); at-- > 0;)
         if (sorted.at[at] == self) {
             memmove(sorted.at + at, sorted.at + at + 1, (--sorted.count - at) * sizeof(*sorted.at));
@@ -247,8 +251,8 @@ static PyObject *new_received(mp_mapping *of, PyObject *leases)
         Py_XDECREF((PyObject *)self);
         return self == NULL ? NULL : PyErr_NoMemory();
     }
-    *self->rest =
-        (struct mp_dropped){(mp_mapping *)Py_NewRef((PyObject *)of), Py_NewRef(leases), NULL};
+    *self->rest = (struct mp_dropped){.mapping = (mp_mapping *)Py_NewRef((PyObject *)of),
+                                      .leases = Py_NewRef(leases)};
     mp_append(&of->received, &self->link);
     if (of->users++ == 0)
         mp_count_held(of->device, of->key, 1);
@@ -266,10 +270,8 @@ static void leave(mp_received *self)
 
     self->rest = NULL;
     mp_take_out(&self->link);
-    rest->next = NULL;
-    *last_dropped = rest;
-    last_dropped = &rest->next;
-    dropped_count++;
+    rest->number = dropped_count++;
+    mp_append(&dropped, &rest->link);
 }
 
 /* Memory that its owner still uses may wait until the thread looks the next time: that wakes nobody
@@ -317,8 +319,8 @@ static uint64_t close_pool(const mp_mapping *mapping)
     return code;
 }
 
-/* Close memory of one device that was taken out, with the lock, and drop it. What the driver refuses to
- * close stays open, with its leases, because the owner must not free it. An exception that is set stays. */
+/* Close memory of one device, with the lock, and drop it. What the driver refuses to close stays open,
+ * with its leases, because the owner must not free it. An exception that is set stays. */
 static void close_these(mp_mapping **all, size_t n)
 {
     uint64_t codes[MOST_AT_ONCE];
@@ -339,11 +341,10 @@ static void close_these(mp_mapping **all, size_t n)
             all[i]->is_refused = 1;
             Py_XDECREF(PyObject_CallFunction(mp_hook.stays_open, "i", (int)codes[i]));
         }
-        if (codes[i] != 0 && put_in(all[i]) == 0) {
+        mp_take_out(&all[i]->link);
+        if (codes[i] != 0 && put_in(all[i]) == 0)
             begin_lingering(all[i], all[i]->leases);
-            /* The thread may have looked while nothing was open. */
-            mp_leave_to(mp_hook.wake_watch, NULL);
-        } else if (codes[i] != 0)
+        else if (codes[i] != 0)
             Py_INCREF((PyObject *)all[i]); /* without memory it stays for ever */
         PyErr_Clear();
         Py_DECREF(all[i]); /* and with it its leases */
@@ -373,7 +374,7 @@ static int open_pool(mp_mapping *self, const char *handle, PyObject *extra)
 }
 
 /* Open it, with the lock: a new reference; NULL with an exception. */
-static mp_mapping *opened(PyObject *key, PyObject *extra)
+static mp_mapping *opened(PyObject *leases, PyObject *key, PyObject *extra)
 {
     const char *bytes = PyBytes_AsString(key);
     size_t nbytes = (size_t)PyBytes_Size(key) - sizeof(mp_key_head);
@@ -389,6 +390,7 @@ static mp_mapping *opened(PyObject *key, PyObject *extra)
     if (self == NULL)
         return NULL;
     self->key = Py_NewRef(key);
+    self->leases = Py_NewRef(leases);
     self->nbytes = head.nbytes;
     self->device = device;
     self->received = (mp_link){&self->received, &self->received};
@@ -435,7 +437,7 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
         if (known != NULL) {
             made = taken(known, leases, extra);
         } else if (!PyErr_Occurred()) {
-            known = opened(key, extra);
+            known = opened(leases, key, extra);
             if (known != NULL && (made = new_received(known, leases)) == NULL) {
                 known->must_close = 1;
                 begin_lingering(known, leases); /* it is closed first, as always */
@@ -530,9 +532,9 @@ static int may_linger(const mp_mapping *mapping, PyObject *leases)
 static void drop_user(struct mp_dropped *rest)
 {
     mp_mapping *mapping = rest->mapping;
+    int may = mapping->users == 1 && may_linger(mapping, rest->leases);
 
-    int may = --mapping->users == 0 && may_linger(mapping, rest->leases);
-    if (mapping->users == 0 && mapping->link.next == NULL) { /* no message has taken it meanwhile */
+    if (--mapping->users == 0) { /* no message has taken it meanwhile */
         mapping->must_close = !may;
         mapping->last_used = now();
         begin_lingering(mapping, rest->leases);
@@ -543,42 +545,48 @@ static void drop_user(struct mp_dropped *rest)
     PyMem_Free(rest);
 }
 
+/* Take out the first that was dropped before then, on a device that has been idle since; NULL without
+ * one. */
+static struct mp_dropped *take_dropped(uint64_t before, const char *is_idle)
+{
+    for (mp_link *at = dropped.next; at != &dropped; at = at->next) {
+        struct mp_dropped *rest = MP_OF(struct mp_dropped, link, at);
+        if (rest->number >= before)
+            return NULL;
+        if (is_idle[rest->mapping->device]) {
+            mp_take_out(at);
+            return rest;
+        }
+    }
+    return NULL;
+}
+
 /* close_dropped(wait, lingering): close what has lost its last array, or let it linger; and close what
- * nobody needs any more, or all that lingers. Without `wait`, nothing whose device may be busy. Return
- * whether to look again. */
+ * nobody needs any more, or all that lingers. Without `wait`, nothing whose device may be busy. */
 PyObject *mp_py_close_dropped(PyObject *module, PyObject *args)
 {
-    struct mp_dropped *todo = dropped, *next;
-    signed char idle[MP_DEVICES];
+    const uint64_t before = dropped_count; /* one wait covers all that was dropped before it */
+    char is_idle[MP_DEVICES] = {0};
+    struct mp_dropped *rest;
     int wait, all;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "pp:close_dropped", &wait, &all))
         return NULL;
-    memset(idle, wait ? -1 : 0, sizeof(idle));
-    dropped = NULL;
-    last_dropped = &dropped;
-    for (; todo != NULL; todo = next) {
-        int device = todo->mapping->device;
-        next = todo->next;
-        if (idle[device] < 0) { /* one wait covers all that was dropped before */
-            int is = mp_device_is_idle(device);
+    for (const mp_link *at = dropped.next; wait && at != &dropped; at = at->next)
+        is_idle[MP_OF(struct mp_dropped, link, at)->mapping->device] = 1;
+    for (int i = 0; i < MP_DEVICES; i++)
+        if (is_idle[i]) {
+            int is = mp_device_is_idle(i);
             if (is < 0)
                 PyErr_WriteUnraisable(NULL);
-            idle[device] = is != 0;
+            is_idle[i] = is != 0;
         }
-        if (idle[device]) {
-            dropped_count--;
-            drop_user(todo);
-        } else {
-            todo->next = NULL;
-            *last_dropped = todo;
-            last_dropped = &todo->next;
-        }
-    }
+    while ((rest = take_dropped(before, is_idle)) != NULL)
+        drop_user(rest);
     if (all || lingering.next != &lingering)
         close_unused(all);
-    return PyBool_FromLong(PyDict_Size(open_by_key) > 0);
+    Py_RETURN_NONE;
 }
 
 /* close_all(): at exit, close all memory, even if arrays still use it, and release the references */
@@ -595,16 +603,22 @@ PyObject *mp_py_close_all(PyObject *module, PyObject *unused)
     return done;
 }
 
+static Py_ssize_t length(const mp_link *list)
+{
+    Py_ssize_t n = 0;
+
+    for (const mp_link *at = list->next; at != list; at = at->next)
+        n++;
+    return n;
+}
+
 /* count_mappings() -> how many are open, how many of them linger, and how much was dropped and is not
  * done */
 PyObject *mp_py_count_mappings(PyObject *module, PyObject *unused)
 {
-    Py_ssize_t linger = 0;
     (void)module, (void)unused;
-
-    for (const mp_link *at = lingering.next; at != &lingering; at = at->next)
-        linger++;
-    return Py_BuildValue("(nnn)", PyDict_Size(open_by_key), linger, (Py_ssize_t)dropped_count);
+    return Py_BuildValue("(nnn)", PyDict_Size(open_by_key) + length(&closing), length(&lingering),
+                         length(&dropped));
 }
 
 /* set_linger(seconds) */
@@ -621,43 +635,32 @@ PyObject *mp_py_set_linger(PyObject *module, PyObject *seconds)
 
 void mp_wake_if_recalled(void)
 {
-    const mp_reference *oldest = dropped != NULL ? first_of(dropped->leases) : NULL;
+    const mp_link *first = dropped.next, *longest = lingering.next;
 
-    if (oldest == NULL || !mp_is_recalled(oldest))
-        oldest = lingering.next == &lingering
-                     ? NULL
-                     : first_of(MP_OF(mp_mapping, link, lingering.next)->leases);
-    if (oldest != NULL && mp_is_recalled(oldest))
+    if ((first != &dropped &&
+         mp_is_recalled(first_of(MP_OF(struct mp_dropped, link, first)->leases))) ||
+        (longest != &lingering &&
+         mp_is_recalled(first_of(MP_OF(mp_mapping, link, longest)->leases))))
         mp_leave_to(mp_hook.wake, NULL);
 }
 
-static void release_all(PyObject *leases)
-{
-    for (Py_ssize_t i = 0; leases != NULL && i < PyTuple_Size(leases); i++)
-        mp_release((mp_reference *)PyTuple_GetItem(leases, i));
-}
-
+/* What other threads were opening or closing has no owner here any more. */
 void mp_forget_mappings(void)
 {
     make_lock(); /* another thread may have had it */
     for (size_t i = 0; i < sorted.count; i++) {
-        mp_mapping *mapping = sorted.at[i];
-        for (mp_link *at = mapping->received.next; at != &mapping->received;) {
-            mp_received *received = MP_OF(mp_received, link, at);
-            at = at->next;
-            release_all(received->rest->leases);
-            received->rest = NULL;
-            received->link.next = NULL;
+        mp_link *received = &sorted.at[i]->received;
+        while (received->next != received) {
+            mp_received *self = MP_OF(mp_received, link, received->next);
+            mp_take_out(&self->link);
+            self->rest = NULL;
         }
-        release_all(mapping->leases);
-        Py_INCREF((PyObject *)mapping); /* the driver cannot close it here */
+        Py_INCREF((PyObject *)sorted.at[i]); /* the driver cannot close it here */
     }
-    for (struct mp_dropped *rest = dropped; rest != NULL; rest = rest->next)
-        release_all(rest->leases);
-    dropped = NULL;
-    last_dropped = &dropped;
-    dropped_count = sorted.count = 0;
+    sorted.count = 0;
+    dropped = (mp_link){&dropped, &dropped};
     lingering = (mp_link){&lingering, &lingering};
+    closing = (mp_link){&closing, &closing};
     memset(lingering_bytes, 0, sizeof(lingering_bytes));
     PyDict_Clear(open_by_key);
 }

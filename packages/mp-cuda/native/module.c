@@ -33,6 +33,7 @@ static PyObject *forget(PyObject *module, PyObject *unused)
     mp_forget_known();
     mp_forget_exports();
     mp_forget_mappings();
+    mp_forget_references();
     Py_RETURN_NONE;
 }
 
@@ -72,7 +73,7 @@ static PyMethodDef functions[] = {
      DOC("live_exports", "()", "List bytes, references and whether it lingers of each export.")},
     {"close_dropped", mp_py_close_dropped, METH_VARARGS,
      DOC("close_dropped", "(wait, lingering, /)",
-         "Close memory without arrays, or let it linger; return whether any is open.")},
+         "Close memory without arrays, or let it linger.")},
     {"close_all", mp_py_close_all, METH_NOARGS,
      DOC("close_all", "()", "Close all memory of other processes, at exit.")},
     {"count_mappings", mp_py_count_mappings, METH_NOARGS,

@@ -205,15 +205,17 @@ typedef struct {
     unsigned char nonce[MP_NONCE];
     char is_sent; /* its owner has sent it once */
 
+    mp_link link; /* of those that were received, or of exports */
+
     /* An export, see exports.c. */
-    PyObject *keeps; /* a list of Sources */
+    PyObject *keeps; /* a list of Sources; NULL when it has ended */
     mp_memory *last; /* the allocation that was kept last, or NULL */
-    mp_link link;
 } mp_reference;
 
 int mp_add_reference_type(PyObject *module);
 PyObject *mp_new_reference(mpshm_block *block, uint32_t pid, const void *nonce, uint64_t serial);
 void mp_release(mp_reference *reference);
+void mp_forget_references(void);
 volatile unsigned char *mp_flags(const mp_reference *reference);
 enum { MP_SIGNATURE = 8 }; /* bytes before the flags, see lease.py of mp-core */
 enum { MP_RECALLED = 0, MP_LINGERS = 1, MP_FIRST_SLOT = 2, MP_FLAGS = 16 };
@@ -298,7 +300,7 @@ typedef struct {
     size_t users;     /* how many there are, or were and are not closed yet */
     PyObject *leases; /* that keep it while it lingers */
     PyObject *state;  /* of a pool; NULL for memory of a handle */
-    mp_link link;     /* of those that linger */
+    mp_link link;     /* of those that linger, or are being closed */
     double last_used;
     int device;
     char must_close, is_refused; /* the driver has refused to close it */

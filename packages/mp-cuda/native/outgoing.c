@@ -99,6 +99,8 @@ static void drop(mp_shared *shared);
 
 static table *new_table(unsigned receivers, PyObject *fresh)
 {
+    /* It may have been revoked since the table before was written. */
+    int may = fresh != NULL && !mp_has_ended((mp_reference *)fresh);
     table *self = PyMem_Calloc(1, sizeof(*self));
 
     if (self == NULL)
@@ -110,7 +112,7 @@ static table *new_table(unsigned receivers, PyObject *fresh)
     self->streams.at = self->streams.few;
     self->leases.room = self->memories.room = self->streams.room = FEW;
     self->receivers = receivers;
-    self->fresh = Py_XNewRef(fresh);
+    self->fresh = may ? Py_NewRef(fresh) : NULL;
     self->began = mp_core.copy_begins();
     return self;
 }
@@ -240,6 +242,8 @@ static int finish(mp_shared *shared)
             return -1;
         for (; rc == 0 && i < self->streams.count && self->streams.at[i].device == device; i++) {
             const stream_row *row = &self->streams.at[i];
+            if (row->event != NULL && self->leases.at[row->lease]->block.data == NULL)
+                continue; /* it was revoked, and its event may be another message's */
             rc = row->is_all          ? mp_synchronize_device()
                  : row->event == NULL ? mp_synchronize(row->stream)
                                       : mp_record(row->event->event, row->stream);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 PyObject *mp_reference_type;
+static mp_link received = {&received, &received};
 uint32_t mp_pid;
 unsigned char mp_nonce[MP_NONCE];
 
@@ -55,6 +56,7 @@ PyObject *mp_new_reference(mpshm_block *block, uint32_t pid, const void *nonce, 
     self->serial = serial;
     self->is_sent = 1;
     memcpy(self->nonce, nonce, MP_NONCE);
+    mp_append(&received, &self->link);
     return (PyObject *)self;
 }
 
@@ -191,6 +193,16 @@ void mp_release(mp_reference *self)
     self->block = (mpshm_block){.data = NULL};
     if (block.data != NULL)
         mp_core.block_release(&block);
+}
+
+/* In a forked child, which has none, whatever its parent's other threads were doing with theirs. */
+void mp_forget_references(void)
+{
+    while (received.next != &received) {
+        mp_reference *self = MP_OF(mp_reference, link, received.next);
+        mp_take_out(&self->link);
+        mp_release(self);
+    }
 }
 
 static void reference_dealloc(PyObject *op)

@@ -244,8 +244,4 @@ ForkingPickler.register(Event, _reduce_event)
 def _forget() -> None:
     global _lock
     _lock = threading.RLock()
-    for event in list(_received.values()):
-        reference = event._task.argument[1] if event._task is not None else None
-        if reference is not None:
-            reference.release()
     _received.clear()

@@ -39,7 +39,11 @@ def make_event(device: int) -> Event | None:
         try:
             with cuda_driver.guard(device):
                 event = cuda_driver.call("cuEventCreate", INTERPROCESS | DISABLE_TIMING | BLOCKING_SYNC)
-                handle = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
+                try:
+                    handle = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
+                except DriverError:
+                    cuda_driver.call("cuEventDestroy", event)
+                    raise
         except DriverError:
             return None
         made = _made[handle] = Event(device, int(event), handle)
