@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import peer as p
@@ -209,3 +211,43 @@ def test_an_event_without_a_handle_is_destroyed(stub: Stub) -> None:
     assert ipc_events.make_event(0) is None
     after = stub.counters()
     assert after["events_made"] - before["events_made"] == after["events_gone"] - before["events_gone"] == 1
+
+
+# ---- owners that are dead --------------------------------------------------------------------------------------------
+
+
+def test_memory_and_events_of_a_dead_process_are_not_even_opened(mortal: p.Peer, stub: Stub) -> None:
+    """The driver would open both, and each opening takes time."""
+    memory, event = mortal.call(messages_of, b"dead")
+    mortal.kill()
+    before = stub.calls("cuIpcOpenMemHandle_v2"), stub.calls("cuIpcOpenEventHandle")
+    for message in memory, event:
+        with pytest.raises(mp_cuda.ProducerGoneError, match="has ended"):
+            ForkingPickler.loads(message)
+    assert (stub.calls("cuIpcOpenMemHandle_v2"), stub.calls("cuIpcOpenEventHandle")) == before
+
+
+def messages_of(data: bytes) -> tuple[bytes, bytes]:
+    p.KEPT["event"] = mp_cuda.Event(interprocess=True, device=0)
+    return bytes(ForkingPickler.dumps(p.make("a", data))), bytes(ForkingPickler.dumps(p.KEPT["event"]))
+
+
+def test_an_event_whose_owner_dies_while_it_is_opened_is_not_given_out(mortal: p.Peer, stub: Stub, gate: int) -> None:
+    _, message = mortal.call(messages_of, b"moment")
+    before = stub.counters()
+    calls = stub.calls("cuIpcOpenEventHandle")
+    stub.pause("cuIpcOpenEventHandle", gate)
+
+    def die() -> None:
+        assert until(lambda: stub.calls("cuIpcOpenEventHandle") > calls, p.WAIT_S)
+        mortal.kill()
+        stub.open_gate(gate)  # the driver does not refuse
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    with pytest.raises(mp_cuda.ProducerGoneError, match="has ended"):
+        ForkingPickler.loads(message)
+    thread.join()
+    mp_cuda.ipc_collect()
+    after = stub.counters()
+    assert after["event_opens"] - before["event_opens"] == after["event_closes"] - before["event_closes"] == 1

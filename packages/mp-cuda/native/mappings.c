@@ -18,6 +18,9 @@
  *   meanwhile the mapping is in the list `closing`, and still counted. A child that is forked by another
  *   thread in the middle of this releases all references that its parent had (reference.c).
  *
+ *   The driver opens the memory of a process that has ended. So the owner is asked before that, to save the
+ *   two calls, and again afterwards, since it may end meanwhile.
+ *
  * Note [Lingering]
  *   Opening an allocation and closing it takes 70 us, and a queue of messages with the same array would
  *   pay it for each. So an allocation without arrays stays open for a while, with the leases of its last
@@ -427,6 +430,7 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
     const mp_reference *lease = first_of(leases);
     mp_mapping *known = find(key);
     PyObject *made = NULL;
+    int lives = 1;
 
     /* At once: what follows may release the GIL, and the memory may be closed meanwhile. */
     if (known != NULL) {
@@ -436,7 +440,7 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
         known = find(key); /* another thread may have opened it */
         if (known != NULL) {
             made = taken(known, leases, extra);
-        } else if (!PyErr_Occurred()) {
+        } else if (!PyErr_Occurred() && (lives = mp_owner_lives(lease))) {
             known = opened(leases, key, extra);
             if (known != NULL && (made = new_received(known, leases)) == NULL) {
                 known->must_close = 1;
@@ -448,8 +452,7 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
         end_change();
         mp_leave_to(mp_hook.wake_watch, NULL);
     }
-    /* The driver opens memory of a process that has ended: so ask the owner afterwards. */
-    if (!mp_owner_lives(lease)) {
+    if (!lives || !mp_owner_lives(lease)) {
         Py_CLEAR(made);
         PyErr_Clear();
         raise_by(mp_hook.owner_is_gone, key, 0);

@@ -25,8 +25,8 @@
  *                     discards them
  *     events taken    slots that nobody clears any more: they end with their lease
  *     recorded        the work ends with the process, and the driver calls the event done
- *     sent            the receiver gets the offer, asks whether the owner lives when it has opened memory,
- *                     and raises ProducerGoneError; of memory that it has open it is told
+ *     sent            the receiver gets the offer, asks whether the owner lives before and after it opens
+ *                     memory, and raises ProducerGoneError; of memory that it has open it is told
  *                     (producer_alive), and closes it when its arrays are gone */
 #include <string.h>
 
