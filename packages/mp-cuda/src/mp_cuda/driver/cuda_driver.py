@@ -17,7 +17,7 @@ from mp_cuda.driver import at_exit
 from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 HANDLE_SIZE = 64
-NOT_INITIALIZED = 3
+OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 2, 3, 600
 
 _driver: Any = None
 _forked = False
@@ -92,6 +92,28 @@ def call(name: str, *args: Any) -> Any:
     if status:
         _check(driver, name, status)
     return values[0] if len(values) == 1 else tuple(values) if values else None
+
+
+def call_with_room(make_room: Callable[[], object], name: str, *args: Any) -> Any:
+    """Call the driver function *name*, and once more after *make_room* if it is out of memory."""
+    try:
+        return call(name, *args)
+    except DriverError as error:
+        if error.code != OUT_OF_MEMORY:
+            raise
+    make_room()
+    return call(name, *args)
+
+
+def is_done(query: str, handle: Any) -> bool:
+    """Return what *query*, a driver function, says of a stream's or event's work."""
+    try:
+        call(query, handle)
+    except DriverError as error:
+        if error.code != NOT_READY:
+            raise
+        return False
+    return True
 
 
 def is_available() -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mp_cuda.driver import cuda_driver
 
-IPC_EVENTS, POOLS = 125, 115
+IPC_EVENTS = 125
 
 
 def device_report() -> Iterator[tuple[str, str]]:

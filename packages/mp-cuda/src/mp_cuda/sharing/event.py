@@ -9,17 +9,14 @@ from typing import Any, NoReturn
 
 from mp_cuda.driver import cuda_driver, finalizer_queue
 from mp_cuda.driver.functions import Reference, export_object, own_sent, process, receive_reference
-from mp_cuda.driver.stream import NOT_READY, as_stream
+from mp_cuda.driver.stream import as_stream
 from mp_cuda.errors import DriverError, ProducerGoneError
 from mp_cuda.sharing.exports import ipc_collect
 from mp_cuda.sharing.imports import own_is_gone
-from mp_cuda.sharing.ipc_events import destroy
-
-BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
-OUT_OF_MEMORY = 2
+from mp_cuda.sharing.ipc_events import BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS, destroy
 
 
-class Event:
+class Event(finalizer_queue.Finalized):
     """
     A mark in a stream that any stream, thread or process can wait for.
 
@@ -68,7 +65,6 @@ class Event:
             | (INTERPROCESS if interprocess else 0)
         )
         self._event: Any = None
-        self._task: finalizer_queue.Task | None = None
         self._imported = False
         self._lock = threading.RLock()
         self.device = device
@@ -80,24 +76,15 @@ class Event:
                 if self.device is None:
                     self.device = cuda_driver.current_device() if device is None else device
                 with cuda_driver.guard(self.device):
-                    self._adopt(self._made(), self.device, None)
+                    # A process may have 4096 that other processes can open: destroy those that were dropped.
+                    event = cuda_driver.call_with_room(ipc_collect, "cuEventCreate", self._flags)
+                    self._adopt(event, self.device, None)
         return self._event
-
-    def _made(self) -> Any:
-        try:
-            return cuda_driver.call("cuEventCreate", self._flags)
-        except DriverError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-        # A process may have 4096 that other processes can open: destroy those that were dropped.
-        ipc_collect()
-        return cuda_driver.call("cuEventCreate", self._flags)
 
     def _adopt(self, event: Any, device: int, reference: Reference | None) -> None:
         self._event, self.device = event, device
         # An event of another process must outlive the streams here that wait for it.
-        self._task = finalizer_queue.Task(device, destroy, (int(event), reference), after_work=reference is not None)
-        finalizer_queue.expect()
+        self._leave(device, destroy, (int(event), reference), reference is not None)
 
     @property
     def cuda_event(self) -> int:
@@ -121,14 +108,8 @@ class Event:
         """Tell whether the work marked last is done. True if none was marked."""
         if self._event is None:
             return True
-        try:
-            with cuda_driver.guard(self._on()):
-                cuda_driver.call("cuEventQuery", self._event)
-        except DriverError as error:
-            if error.code != NOT_READY:
-                raise
-            return False
-        return True
+        with cuda_driver.guard(self._on()):
+            return cuda_driver.is_done("cuEventQuery", self._event)
 
     def synchronize(self) -> None:
         """Wait until the work marked last is done. Other threads run meanwhile."""
@@ -181,11 +162,6 @@ class Event:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Event can be sent to another process but cannot be pickled for storage")
-
-    def __del__(self, put: Any = finalizer_queue.put) -> None:
-        task = getattr(self, "_task", None)
-        if task is not None:
-            put(task)
 
 
 # Received events, so that an event that arrives twice is one object.

@@ -21,7 +21,6 @@ from mp_cuda.errors import DriverError
 
 INTERPROCESS, DISABLE_TIMING, BLOCKING_SYNC = 4, 2, 1
 KEPT_OPEN = 1024
-OUT_OF_MEMORY = 2
 
 _lock = threading.RLock()
 _made: dict[bytes, Event] = {}
@@ -81,24 +80,18 @@ def open_event(device: int, home: Reference, handle: bytes) -> Event | None:
 def _open(device: int, home: Reference, handle: bytes) -> Event | None:
     if not home.owner_alive:
         return None
+    given = cuda_driver.handle_from("CUipcEventHandle", handle)
     try:
-        event = _imported(device, handle)
-    except DriverError as error:
+        with cuda_driver.guard(device):
+            # A process may have 4096: those kept for reuse make room.
+            number = int(cuda_driver.call_with_room(_destroy_all, "cuIpcOpenEventHandle", given))
+    except DriverError:
         if not home.owner_alive:
             return None
-        if error.code != OUT_OF_MEMORY:
-            raise
-        close_all()  # a process may have so many; those kept for reuse make room
-        finalizer_queue.drain()
-        event = _imported(device, handle)
-    return event if home.owner_alive else None
-
-
-def _imported(device: int, handle: bytes) -> Event:
-    with cuda_driver.guard(device):
-        event = cuda_driver.call("cuIpcOpenEventHandle", cuda_driver.handle_from("CUipcEventHandle", handle))
+        raise
     finalizer_queue.expect()
-    return Event(device, int(event), handle, finalizer_queue.Task(device, destroy, (int(event), None)))
+    event = Event(device, number, handle, finalizer_queue.Task(device, destroy, (number, None)))
+    return event if home.owner_alive else None
 
 
 def counts() -> tuple[int, int, int]:
@@ -113,7 +106,7 @@ def close_all() -> None:
 
 
 @at_exit.register(at_exit.Step.EVENTS)
-def _close_at_exit() -> None:
+def _destroy_all() -> None:
     close_all()
     finalizer_queue.drain()
 
