@@ -191,7 +191,6 @@ static int is_inside(const int64_t *shape, const int64_t *strides, int nd, int64
 PyObject *mp_array_of(const void *layout, size_t nbytes, uint64_t base, uint64_t size, int device,
                       PyObject *owner, PyObject *dtype)
 {
-    static allocfunc alloc;
     mp_layout head;
     int64_t dims[2 * MP_AXES];
 
@@ -217,9 +216,7 @@ PyObject *mp_array_of(const void *layout, size_t nbytes, uint64_t base, uint64_t
     dtype = dtype != NULL ? Py_NewRef(dtype) : dtype_of(&head);
     if (dtype == NULL)
         return NULL;
-    if (alloc == NULL)
-        alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)mp_hook.array_type, Py_tp_alloc);
-    mp_array *array = (mp_array *)alloc((PyTypeObject *)mp_hook.array_type, 0);
+    mp_array *array = mp_new(mp_hook.array_type);
     if (array == NULL) {
         Py_DECREF(dtype);
         return NULL;
@@ -276,7 +273,7 @@ static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     strides = strides == Py_None ? row_major(shape, dtype) : Py_NewRef(strides);
     if (strides == NULL)
         return NULL;
-    mp_array *self = (mp_array *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_array *self = mp_new((PyObject *)type);
     if (self == NULL) {
         Py_DECREF(strides);
         return NULL;
@@ -311,15 +308,13 @@ static int array_clear(PyObject *op)
 static void array_dealloc(PyObject *op)
 {
     mp_array *self = (mp_array *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     PyObject_GC_UnTrack(op);
     Py_XDECREF(self->shape);
     Py_XDECREF(self->strides);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->owner);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyObject *get_stream(PyObject *op, void *unused)
@@ -360,18 +355,11 @@ static PyType_Slot array_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec array_spec = {
-    .name = "mp_cuda._native.Array",
-    .basicsize = sizeof(mp_array),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = array_slots,
-};
-
-int mp_add_array_type(PyObject *module)
+int mp_add_array(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &array_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Array", type);
+    PyObject *type = mp_add_type(module, "mp_cuda._native.Array", sizeof(mp_array),
+                                 Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, array_slots);
 
     Py_XDECREF(type);
-    return rc;
+    return type == NULL ? -1 : 0;
 }

@@ -289,22 +289,19 @@ static PyObject *end_these(PyObject *args, CUresult (**end)(uint64_t number))
     return codes;
 }
 
-/* free_memory(device, addresses) -> codes of the driver */
-PyObject *mp_py_free_memory(PyObject *module, PyObject *args)
+static PyObject *py_free_memory(PyObject *module, PyObject *args)
 {
     (void)module;
     return end_these(args, &driver.free_memory);
 }
 
-/* destroy_events(device, numbers) -> codes of the driver */
-PyObject *mp_py_destroy_events(PyObject *module, PyObject *args)
+static PyObject *py_destroy_events(PyObject *module, PyObject *args)
 {
     (void)module;
     return end_these(args, &driver.destroy_event);
 }
 
-/* synchronize(device) -> False if a stream is being captured into a graph, whose work has not begun */
-PyObject *mp_py_synchronize(PyObject *module, PyObject *device)
+static PyObject *py_synchronize(PyObject *module, PyObject *device)
 {
     long number = PyLong_AsLong(device);
     int is_idle = number == -1 && PyErr_Occurred() ? -1 : mp_device_is_idle((int)number);
@@ -349,4 +346,19 @@ int mp_ordinal_of(const unsigned char *uuid)
     Py_XDECREF(number);
     unsigned char same[16];
     return device < 0 || mp_uuid_of(device, same) < 0 ? -1 : device;
+}
+
+static PyMethodDef functions[] = {
+    MP_FUNCTION(free_memory, METH_VARARGS, "(device, addresses, /)",
+                "Free allocations; return codes."),
+    MP_FUNCTION(destroy_events, METH_VARARGS, "(device, numbers, /)",
+                "Destroy events; return codes."),
+    MP_FUNCTION(synchronize, METH_O, "(device, /)",
+                "Wait for all work of a device; return False during a capture."),
+    {NULL, NULL, 0, NULL},
+};
+
+int mp_add_driver(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }

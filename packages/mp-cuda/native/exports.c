@@ -41,17 +41,13 @@ static unsigned released; /* of those that were looked at since some were ended 
 
 static void memory_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-
     Py_XDECREF(((mp_memory *)op)->key);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 mp_memory *mp_new_memory(PyObject *key, uint64_t base, uint64_t nbytes, int device)
 {
-    PyTypeObject *type = (PyTypeObject *)memory_type;
-    mp_memory *self = (mp_memory *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_memory *self = mp_new(memory_type);
 
     if (self == NULL)
         return NULL;
@@ -65,7 +61,6 @@ mp_memory *mp_new_memory(PyObject *key, uint64_t base, uint64_t nbytes, int devi
 static void source_dealloc(PyObject *op)
 {
     mp_source *self = (mp_source *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     Py_XDECREF(self->leases);
     Py_XDECREF((PyObject *)self->older);
@@ -73,15 +68,13 @@ static void source_dealloc(PyObject *op)
     Py_XDECREF(self->key);
     Py_XDECREF(self->extra);
     Py_XDECREF(self->owner); /* last: to free it may run any code */
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 mp_source *mp_new_source(PyObject *leases, PyObject *key, uint64_t base, uint64_t nbytes,
                          int device)
 {
-    PyTypeObject *type = (PyTypeObject *)source_type;
-    mp_source *self = (mp_source *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_source *self = mp_new(source_type);
 
     if (self == NULL)
         return NULL;
@@ -366,8 +359,7 @@ PyObject *mp_own_sent(uint64_t serial)
     return both;
 }
 
-/* own_sent(serial) -> what an export of this process keeps, a list; None if it has ended */
-PyObject *mp_py_own_sent(PyObject *module, PyObject *serial)
+static PyObject *py_own_sent(PyObject *module, PyObject *serial)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(serial);
     (void)module;
@@ -380,8 +372,7 @@ PyObject *mp_py_own_sent(PyObject *module, PyObject *serial)
     return owners;
 }
 
-/* export_object(object) -> (serial, offer): keep it until the receiver of the offer has released it */
-PyObject *mp_py_export_object(PyObject *module, PyObject *object)
+static PyObject *py_export_object(PyObject *module, PyObject *object)
 {
     mp_reference *export = mp_new_export();
     mp_source *source = export == NULL ? NULL : mp_keep(export, object, NULL, NULL);
@@ -411,10 +402,7 @@ static PyObject *all(void)
     return list;
 }
 
-/* look_at_exports(recall, revoke_before): recall the memory of all, or of those that the program has
- * dropped; revoke messages that were sent before that time; end what no other process has. Return whether
- * any are left */
-PyObject *mp_py_look_at_exports(PyObject *module, PyObject *args)
+static PyObject *py_look_at_exports(PyObject *module, PyObject *args)
 {
     double before;
     int recall;
@@ -445,8 +433,7 @@ PyObject *mp_py_look_at_exports(PyObject *module, PyObject *args)
     return PyBool_FromLong(rc);
 }
 
-/* live_exports() -> for each its bytes, those who have it, and whether it only lingers there */
-PyObject *mp_py_live_exports(PyObject *module, PyObject *unused)
+static PyObject *py_live_exports(PyObject *module, PyObject *unused)
 {
     PyObject *sent = all(), *list = sent == NULL ? NULL : PyList_New(0);
     (void)module, (void)unused;
@@ -487,38 +474,30 @@ void mp_forget_exports(void)
     PyDict_Clear(latest);
 }
 
-/* ---- the types ---- */
-
-static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, "An allocation of this process."},
-    {Py_tp_dealloc, memory_dealloc},
-    {0, NULL},
+static PyMethodDef functions[] = {
+    MP_FUNCTION(own_sent, METH_O, "(serial, /)",
+                "List what an export of this process keeps; None if it has ended."),
+    MP_FUNCTION(export_object, METH_O, "(object, /)",
+                "Keep it for a message; return (serial, offer)."),
+    MP_FUNCTION(
+        look_at_exports, METH_VARARGS, "(recall, revoke_before, /)",
+        "Recall the memory that the program has dropped, or all; end what no other process has."),
+    MP_FUNCTION(live_exports, METH_NOARGS, "()",
+                "List bytes, references and whether it lingers of each export."),
+    {NULL, NULL, 0, NULL},
 };
 
-static PyType_Spec memory_spec = {
-    .name = "mp_cuda._native.Memory",
-    .basicsize = sizeof(mp_memory),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = memory_slots,
-};
-
-static PyType_Slot source_slots[] = {
-    {Py_tp_doc, "Memory that messages may have, as they describe it."},
-    {Py_tp_dealloc, source_dealloc},
-    {0, NULL},
-};
-
-static PyType_Spec source_spec = {
-    .name = "mp_cuda._native.Source",
-    .basicsize = sizeof(mp_source),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = source_slots,
-};
-
-int mp_add_export_types(PyObject *module)
+int mp_add_exports(PyObject *module)
 {
-    memory_type = PyType_FromModuleAndSpec(module, &memory_spec, NULL);
-    source_type = PyType_FromModuleAndSpec(module, &source_spec, NULL);
+    PyType_Slot of_memory[] = {{Py_tp_dealloc, memory_dealloc}, {0, NULL}};
+    PyType_Slot of_source[] = {{Py_tp_dealloc, source_dealloc}, {0, NULL}};
+
+    memory_type =
+        mp_add_type(module, "mp_cuda._native.Memory", sizeof(mp_memory), MP_ONLY_HERE, of_memory);
+    source_type =
+        mp_add_type(module, "mp_cuda._native.Source", sizeof(mp_source), MP_ONLY_HERE, of_source);
     latest = PyDict_New();
-    return memory_type == NULL || source_type == NULL || latest == NULL ? -1 : 0;
+    return memory_type == NULL || source_type == NULL || latest == NULL
+               ? -1
+               : PyModule_AddFunctions(module, functions);
 }

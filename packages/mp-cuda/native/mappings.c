@@ -115,13 +115,11 @@ static mp_reference *first_of(PyObject *leases)
 static void mapping_dealloc(PyObject *op)
 {
     mp_mapping *self = (mp_mapping *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     Py_XDECREF(self->key);
     Py_XDECREF(self->leases);
     Py_XDECREF(self->state);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static mp_mapping *find(PyObject *key)
@@ -244,12 +242,8 @@ PyObject *mp_leases_of(const mp_received *self)
 /* Count one more user; NULL with an exception. */
 static PyObject *new_received(mp_mapping *of, PyObject *leases)
 {
-    static allocfunc alloc;
-    PyTypeObject *type = (PyTypeObject *)mp_received_type;
+    mp_received *self = mp_new(mp_received_type);
 
-    if (alloc == NULL)
-        alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    mp_received *self = (mp_received *)alloc(type, 0);
     if (self == NULL || (self->rest = PyMem_Malloc(sizeof(*self->rest))) == NULL) {
         Py_XDECREF((PyObject *)self);
         return self == NULL ? NULL : PyErr_NoMemory();
@@ -282,7 +276,6 @@ static void leave(mp_received *self)
 static void received_dealloc(PyObject *op)
 {
     mp_received *self = (mp_received *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     if (self->rest != NULL) {
         const mp_reference *lease = first_of(self->rest->leases);
@@ -292,8 +285,7 @@ static void received_dealloc(PyObject *op)
         if (mp_is_recalled(lease))
             mp_leave_to(mp_hook.wake, NULL);
     }
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyObject *get_owner_alive(PyObject *op, void *unused)
@@ -387,9 +379,7 @@ static mp_mapping *opened(PyObject *leases, PyObject *key, PyObject *extra)
     if (head.transport > MP_BY_POOL || nbytes != MP_CUDA_HANDLE)
         return (mp_mapping *)mp_damaged("no handle opens its memory");
     int device = mp_ordinal_of(head.uuid);
-    PyTypeObject *type = (PyTypeObject *)mapping_type;
-    mp_mapping *self =
-        device < 0 ? NULL : (mp_mapping *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_mapping *self = device < 0 ? NULL : mp_new(mapping_type);
     if (self == NULL)
         return NULL;
     self->key = Py_NewRef(key);
@@ -564,9 +554,7 @@ static struct mp_dropped *take_dropped(uint64_t before, const char *is_idle)
     return NULL;
 }
 
-/* close_dropped(wait, lingering): close what has lost its last array, or let it linger; and close what
- * nobody needs any more, or all that lingers. Without `wait`, nothing whose device may be busy. */
-PyObject *mp_py_close_dropped(PyObject *module, PyObject *args)
+static PyObject *py_close_dropped(PyObject *module, PyObject *args)
 {
     const uint64_t before = dropped_count; /* one wait covers all that was dropped before it */
     char is_idle[MP_DEVICES] = {0};
@@ -592,8 +580,7 @@ PyObject *mp_py_close_dropped(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* close_all(): at exit, close all memory, even if arrays still use it, and release the references */
-PyObject *mp_py_close_all(PyObject *module, PyObject *unused)
+static PyObject *py_close_all(PyObject *module, PyObject *unused)
 {
     (void)unused;
     is_closing = 1;
@@ -601,7 +588,7 @@ PyObject *mp_py_close_all(PyObject *module, PyObject *unused)
         while (sorted.at[i]->received.next != &sorted.at[i]->received)
             leave(MP_OF(mp_received, link, sorted.at[i]->received.next));
     PyObject *args = Py_BuildValue("(ii)", 1, 1);
-    PyObject *done = args == NULL ? NULL : mp_py_close_dropped(module, args);
+    PyObject *done = args == NULL ? NULL : py_close_dropped(module, args);
     Py_XDECREF(args);
     return done;
 }
@@ -615,17 +602,14 @@ static Py_ssize_t length(const mp_link *list)
     return n;
 }
 
-/* count_mappings() -> how many are open, how many of them linger, and how much was dropped and is not
- * done */
-PyObject *mp_py_count_mappings(PyObject *module, PyObject *unused)
+static PyObject *py_count_mappings(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     return Py_BuildValue("(nnn)", PyDict_Size(open_by_key) + length(&closing), length(&lingering),
                          length(&dropped));
 }
 
-/* set_linger(seconds) */
-PyObject *mp_py_set_linger(PyObject *module, PyObject *seconds)
+static PyObject *py_set_linger(PyObject *module, PyObject *seconds)
 {
     double given = PyFloat_AsDouble(seconds);
     (void)module;
@@ -668,7 +652,7 @@ void mp_forget_mappings(void)
     PyDict_Clear(open_by_key);
 }
 
-/* ---- the types ---- */
+/* ---- the module ---- */
 
 static PyGetSetDef received_getset[] = {
     {"owner_alive", get_owner_alive, NULL, "Whether the owner of the memory is still running.",
@@ -676,40 +660,30 @@ static PyGetSetDef received_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot received_slots[] = {
-    {Py_tp_doc, "What the arrays of one message on one allocation share."},
-    {Py_tp_dealloc, received_dealloc},
-    {Py_tp_getset, received_getset},
-    {0, NULL},
+static PyMethodDef functions[] = {
+    MP_FUNCTION(close_dropped, METH_VARARGS, "(wait, lingering, /)",
+                "Close memory without arrays, or let it linger."),
+    MP_FUNCTION(close_all, METH_NOARGS, "()", "Close all memory of other processes, at exit."),
+    MP_FUNCTION(count_mappings, METH_NOARGS, "()",
+                "Count what is open, what lingers, and what was dropped and is not done."),
+    MP_FUNCTION(set_linger, METH_O, "(seconds, /)",
+                "Set how long memory stays open without arrays."),
+    {NULL, NULL, 0, NULL},
 };
 
-static PyType_Spec received_spec = {
-    .name = "mp_cuda._native.Received",
-    .basicsize = sizeof(mp_received),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = received_slots,
-};
-
-static PyType_Slot mapping_slots[] = {
-    {Py_tp_doc, "Open memory of another process."},
-    {Py_tp_dealloc, mapping_dealloc},
-    {0, NULL},
-};
-
-static PyType_Spec mapping_spec = {
-    .name = "mp_cuda._native.Mapping",
-    .basicsize = sizeof(mp_mapping),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = mapping_slots,
-};
-
-int mp_add_mapping_types(PyObject *module)
+int mp_add_mappings(PyObject *module)
 {
+    PyType_Slot of_mapping[] = {{Py_tp_dealloc, mapping_dealloc}, {0, NULL}};
+    PyType_Slot of_received[] = {
+        {Py_tp_dealloc, received_dealloc}, {Py_tp_getset, received_getset}, {0, NULL}};
+
     make_lock();
-    mapping_type = PyType_FromModuleAndSpec(module, &mapping_spec, NULL);
-    mp_received_type = PyType_FromModuleAndSpec(module, &received_spec, NULL);
+    mapping_type = mp_add_type(module, "mp_cuda._native.Mapping", sizeof(mp_mapping), MP_ONLY_HERE,
+                               of_mapping);
+    mp_received_type = mp_add_type(module, "mp_cuda._native.Received", sizeof(mp_received),
+                                   MP_ONLY_HERE, of_received);
     open_by_key = PyDict_New();
     return mapping_type == NULL || mp_received_type == NULL || open_by_key == NULL
                ? -1
-               : PyModule_AddObjectRef(module, "Received", mp_received_type);
+               : PyModule_AddFunctions(module, functions);
 }

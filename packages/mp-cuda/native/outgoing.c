@@ -8,8 +8,8 @@
  *     events     one for each stream that produced something, recorded when the whole message has
  *                been pickled, because to pickle it may give the device more work
  *
- *     rebuild (       receive_table (offers) table TUPLE2 REDUCE MEMOIZE   layout  ...
- *     rebuild (       BINGET                                              layout  ...
+ *     rebuild ( receive_table (offers) table TUPLE2 REDUCE MEMOIZE   layout  ...
+ *     rebuild ( BINGET                                              layout  ...
  *
  *   It stands in front of the first array. Where arrays are written as they come (mp-core's
  *   object_table.c), what a later array needs more is in another table.
@@ -642,8 +642,7 @@ static int write_other(const mp_entry *entry, mp_writer *to)
     return 1;
 }
 
-/* use_codec(type, reducer): write and read objects of that type as long as they have that reducer */
-PyObject *mp_py_use_codec(PyObject *module, PyObject *args)
+static PyObject *py_use_codec(PyObject *module, PyObject *args)
 {
     PyObject *type, *reducer;
     (void)module;
@@ -677,8 +676,7 @@ static void take_back(PyObject *offers)
     }
 }
 
-/* take_back(offers) */
-PyObject *mp_py_take_back(PyObject *module, PyObject *offers)
+static PyObject *py_take_back(PyObject *module, PyObject *offers)
 {
     (void)module;
     if (!PyTuple_Check(offers))
@@ -687,9 +685,7 @@ PyObject *mp_py_take_back(PyObject *module, PyObject *offers)
     Py_RETURN_NONE;
 }
 
-/* export_alone(array, receivers, fallback) -> (offers, table, layout): an array for a message of its
- * own, with its event recorded. Without elements it has no table. */
-PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
+static PyObject *py_export_alone(PyObject *module, PyObject *args)
 {
     PyObject *array, *fallback, *offers = NULL, *bytes = NULL, *made = NULL;
     unsigned receivers;
@@ -724,4 +720,19 @@ PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
         drop(&at.in->shared);
     Py_XDECREF((PyObject *)at.of);
     return made;
+}
+
+static PyMethodDef functions[] = {
+    MP_FUNCTION(use_codec, METH_VARARGS, "(type, reducer, /)",
+                "Write and read objects of a type as long as they have this reducer."),
+    MP_FUNCTION(take_back, METH_O, "(offers, /)",
+                "Take back the references of a message that is not sent."),
+    MP_FUNCTION(export_alone, METH_VARARGS, "(array, receivers, fallback, /)",
+                "Return the offers, table and layout of an array for a message of its own."),
+    {NULL, NULL, 0, NULL},
+};
+
+int mp_add_outgoing(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }
