@@ -289,19 +289,19 @@ static PyObject *end_these(PyObject *args, CUresult (**end)(uint64_t number))
     return codes;
 }
 
-static PyObject *py_free_memory(PyObject *module, PyObject *args)
+static PyObject *free_memory(PyObject *module, PyObject *args)
 {
     (void)module;
     return end_these(args, &driver.free_memory);
 }
 
-static PyObject *py_destroy_events(PyObject *module, PyObject *args)
+static PyObject *destroy_events(PyObject *module, PyObject *args)
 {
     (void)module;
     return end_these(args, &driver.destroy_event);
 }
 
-static PyObject *py_synchronize(PyObject *module, PyObject *device)
+static PyObject *synchronize(PyObject *module, PyObject *device)
 {
     long number = PyLong_AsLong(device);
     int is_idle = number == -1 && PyErr_Occurred() ? -1 : mp_device_is_idle((int)number);

@@ -48,7 +48,7 @@ void mp_forget_events(void)
         pools[i].count = 0; /* the driver has them no more */
 }
 
-static PyObject *py_free_events(PyObject *module, PyObject *unused)
+static PyObject *free_events(PyObject *module, PyObject *unused)
 {
     size_t count = 0;
     (void)module, (void)unused;

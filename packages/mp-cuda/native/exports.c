@@ -359,7 +359,7 @@ PyObject *mp_own_sent(uint64_t serial)
     return both;
 }
 
-static PyObject *py_own_sent(PyObject *module, PyObject *serial)
+static PyObject *own_sent(PyObject *module, PyObject *serial)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(serial);
     (void)module;
@@ -372,7 +372,7 @@ static PyObject *py_own_sent(PyObject *module, PyObject *serial)
     return owners;
 }
 
-static PyObject *py_export_object(PyObject *module, PyObject *object)
+static PyObject *export_object(PyObject *module, PyObject *object)
 {
     mp_reference *export = mp_new_export();
     mp_source *source = export == NULL ? NULL : mp_keep(export, object, NULL, NULL);
@@ -402,7 +402,7 @@ static PyObject *all(void)
     return list;
 }
 
-static PyObject *py_look_at_exports(PyObject *module, PyObject *args)
+static PyObject *look_at_exports(PyObject *module, PyObject *args)
 {
     double before;
     int recall;
@@ -433,7 +433,7 @@ static PyObject *py_look_at_exports(PyObject *module, PyObject *args)
     return PyBool_FromLong(rc);
 }
 
-static PyObject *py_live_exports(PyObject *module, PyObject *unused)
+static PyObject *live_exports(PyObject *module, PyObject *unused)
 {
     PyObject *sent = all(), *list = sent == NULL ? NULL : PyList_New(0);
     (void)module, (void)unused;

@@ -33,7 +33,7 @@ void mp_leave_to(PyObject *queue, PyObject *object)
     PyErr_Restore(type, value, traceback);
 }
 
-static PyObject *py_set_hooks(PyObject *module, PyObject *args, PyObject *names)
+static PyObject *set_hooks(PyObject *module, PyObject *args, PyObject *names)
 {
     Py_ssize_t left = names == NULL ? 0 : PyDict_Size(names);
     (void)module, (void)args;

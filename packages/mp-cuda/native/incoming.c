@@ -243,7 +243,7 @@ static PyObject *received_table(PyObject *offers, const char *bytes, size_t nbyt
     return (PyObject *)self;
 }
 
-static PyObject *py_receive_table(PyObject *module, PyObject *args)
+static PyObject *receive_table(PyObject *module, PyObject *args)
 {
     PyObject *offers;
     const char *bytes;
@@ -294,7 +294,7 @@ static PyObject *rebuilt(PyObject *array, PyObject *kind, PyObject *extra)
     return object;
 }
 
-static PyObject *py_rebuild(PyObject *module, PyObject *args)
+static PyObject *rebuild(PyObject *module, PyObject *args)
 {
     PyObject *in, *kind = Py_None, *extra = NULL, *dtype = Py_None;
     const char *layout;

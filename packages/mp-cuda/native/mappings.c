@@ -554,7 +554,7 @@ static struct mp_dropped *take_dropped(uint64_t before, const char *is_idle)
     return NULL;
 }
 
-static PyObject *py_close_dropped(PyObject *module, PyObject *args)
+static PyObject *close_dropped(PyObject *module, PyObject *args)
 {
     const uint64_t before = dropped_count; /* one wait covers all that was dropped before it */
     char is_idle[MP_DEVICES] = {0};
@@ -580,7 +580,7 @@ static PyObject *py_close_dropped(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *py_close_all(PyObject *module, PyObject *unused)
+static PyObject *close_all(PyObject *module, PyObject *unused)
 {
     (void)unused;
     is_closing = 1;
@@ -588,7 +588,7 @@ static PyObject *py_close_all(PyObject *module, PyObject *unused)
         while (sorted.at[i]->received.next != &sorted.at[i]->received)
             leave(MP_OF(mp_received, link, sorted.at[i]->received.next));
     PyObject *args = Py_BuildValue("(ii)", 1, 1);
-    PyObject *done = args == NULL ? NULL : py_close_dropped(module, args);
+    PyObject *done = args == NULL ? NULL : close_dropped(module, args);
     Py_XDECREF(args);
     return done;
 }
@@ -602,14 +602,14 @@ static Py_ssize_t length(const mp_link *list)
     return n;
 }
 
-static PyObject *py_count_mappings(PyObject *module, PyObject *unused)
+static PyObject *count_mappings(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     return Py_BuildValue("(nnn)", PyDict_Size(open_by_key) + length(&closing), length(&lingering),
                          length(&dropped));
 }
 
-static PyObject *py_set_linger(PyObject *module, PyObject *seconds)
+static PyObject *set_linger(PyObject *module, PyObject *seconds)
 {
     double given = PyFloat_AsDouble(seconds);
     (void)module;

@@ -4,18 +4,7 @@
  * the bindings have loaded (driver.c); those of mp-core are in the table of mp_core.h. */
 #include "native.h"
 
-PyObject *mp_add_type(PyObject *module, const char *name, size_t nbytes, unsigned flags,
-                      PyType_Slot *slots)
-{
-    PyType_Spec spec = {name, (int)nbytes, 0, Py_TPFLAGS_DEFAULT | flags, slots};
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-
-    if (type != NULL && PyModule_AddType(module, (PyTypeObject *)type) < 0)
-        Py_CLEAR(type);
-    return type;
-}
-
-static PyObject *py_renew_process(PyObject *module, PyObject *unused)
+static PyObject *renew_process(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     if (mp_renew_process() < 0)
@@ -23,7 +12,7 @@ static PyObject *py_renew_process(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *py_forget(PyObject *module, PyObject *unused)
+static PyObject *forget(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     mp_forget_driver();

@@ -9,15 +9,23 @@
 extern mp_core_api mp_core;
 int mp_load_core(void);
 
-/* ---- module.c ---- */
+/* ---- functions and types of the module ---- */
 
 /* An entry of a table of functions. */
 #define MP_FUNCTION(name, flags, signature, text)                                                  \
-    {#name, (PyCFunction)(void (*)(void))py_##name, flags, #name signature "\n--\n\n" text}
+    {#name, (PyCFunction)(void (*)(void))name, flags, #name signature "\n--\n\n" text}
 
 /* Add a type with a name of `mp_cuda._native.`: a new reference; NULL with an exception. */
-PyObject *mp_add_type(PyObject *module, const char *name, size_t nbytes, unsigned flags,
-                      PyType_Slot *slots);
+static inline PyObject *mp_add_type(PyObject *module, const char *name, size_t nbytes,
+                                    unsigned flags, PyType_Slot *slots)
+{
+    PyType_Spec spec = {name, (int)nbytes, 0, Py_TPFLAGS_DEFAULT | flags, slots};
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+
+    if (type != NULL && PyModule_AddType(module, (PyTypeObject *)type) < 0)
+        Py_CLEAR(type);
+    return type;
+}
 enum { MP_ONLY_HERE = Py_TPFLAGS_DISALLOW_INSTANTIATION }; /* only C code makes them */
 
 /* Make an object of a type, of zeros; and free one that is no longer tracked. */

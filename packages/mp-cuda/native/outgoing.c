@@ -642,7 +642,7 @@ static int write_other(const mp_entry *entry, mp_writer *to)
     return 1;
 }
 
-static PyObject *py_use_codec(PyObject *module, PyObject *args)
+static PyObject *use_codec(PyObject *module, PyObject *args)
 {
     PyObject *type, *reducer;
     (void)module;
@@ -666,7 +666,7 @@ static PyObject *py_use_codec(PyObject *module, PyObject *args)
 /* ---- an array alone ---- */
 
 /* Take back the references of a message that is not sent. */
-static void take_back(PyObject *offers)
+static void take_all_back(PyObject *offers)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(offers); i++) {
         PyObject *joined = PyTuple_GetItem(offers, i), *one;
@@ -676,16 +676,16 @@ static void take_back(PyObject *offers)
     }
 }
 
-static PyObject *py_take_back(PyObject *module, PyObject *offers)
+static PyObject *take_back(PyObject *module, PyObject *offers)
 {
     (void)module;
     if (!PyTuple_Check(offers))
         return PyErr_Format(PyExc_TypeError, "offers are a tuple, not %R", offers);
-    take_back(offers);
+    take_all_back(offers);
     Py_RETURN_NONE;
 }
 
-static PyObject *py_export_alone(PyObject *module, PyObject *args)
+static PyObject *export_alone(PyObject *module, PyObject *args)
 {
     PyObject *array, *fallback, *offers = NULL, *bytes = NULL, *made = NULL;
     unsigned receivers;
@@ -711,7 +711,7 @@ static PyObject *py_export_alone(PyObject *module, PyObject *args)
     if (made == NULL && offers != NULL) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        take_back(offers);
+        take_all_back(offers);
         PyErr_Restore(type, value, traceback);
     }
     Py_XDECREF(offers);

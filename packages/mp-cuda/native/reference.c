@@ -35,7 +35,7 @@ int mp_is_me(uint32_t pid, const void *nonce)
     return pid == mp_pid && memcmp(nonce, mp_nonce, MP_NONCE) == 0;
 }
 
-static PyObject *py_process(PyObject *module, PyObject *unused)
+static PyObject *process(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     return Py_BuildValue("(Iy#)", mp_pid, mp_nonce, (Py_ssize_t)MP_NONCE);
@@ -86,7 +86,7 @@ PyObject *mp_receive_reference(PyObject *offers, uint32_t pid, const void *nonce
     return NULL;
 }
 
-static PyObject *py_receive_reference(PyObject *module, PyObject *args)
+static PyObject *receive_reference(PyObject *module, PyObject *args)
 {
     const char *nonce;
     Py_ssize_t nbytes;
