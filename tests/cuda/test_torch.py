@@ -140,6 +140,23 @@ def test_a_tensor_comes_back_as_its_own_storage() -> None:
     assert back.untyped_storage() is tensor.untyped_storage() and back.storage_offset() == 1
 
 
+def test_share_memory_and_is_shared_stay_those_of_torch(tmp_path: Path) -> None:
+    """For a tensor on a device, torch's do nothing and answer True."""
+    text = """
+        import torch
+        import mp_cuda
+
+        def theirs():
+            storage = torch.UntypedStorage
+            return torch.Tensor.share_memory_, storage.share_memory_, storage.is_shared, torch.nn.Module.share_memory
+
+        before = theirs()
+        mp_cuda.register("torch")
+        print(theirs() == before)
+    """
+    assert succeeded(run_script(tmp_path, text)) == "True\n"
+
+
 def test_tensors_of_the_host_keep_their_reducer() -> None:
     host = torch.from_numpy(mp.shared.ones(3))
     sent = bytes(ForkingPickler.dumps(host))
