@@ -291,27 +291,26 @@ typedef struct {
     uint64_t row, offset;
 } place;
 
-/* Find the place of an array, and a row for all that it needs. `last` is the last table, or NULL. */
-static int find_place(PyObject *object, table *last, unsigned receivers, PyObject *fallback,
-                      place *to)
+/* Find the place of an array that is described, and a row for all that it needs. `last` is the last table,
+ * or NULL. */
+static int find_place(PyObject *object, const mp_described *d, table *last, unsigned receivers,
+                      PyObject *fallback, place *to)
 {
     const mp_array *array = (mp_array *)object;
-    mp_described d;
     uint64_t address = array->ptr;
 
-    if (mp_describe_array(array, &d) < 0)
-        return -1;
     *to = (place){.row = MP_NO_ROW};
-    if (d.low == d.high)
+    if (d->low == d->high)
         return 0; /* it needs no device */
     PyObject *owner = array->owner != NULL ? array->owner : object;
-    mp_source *of = (PyObject *)Py_TYPE(owner) == mp_received_type
-                        ? NULL
-                        : sent_before(owner, address + (uint64_t)d.low, address + (uint64_t)d.high);
+    mp_source *of =
+        (PyObject *)Py_TYPE(owner) == mp_received_type
+            ? NULL
+            : sent_before(owner, address + (uint64_t)d->low, address + (uint64_t)d->high);
     if (of == NULL && !PyErr_Occurred())
-        of =
-            mp_find_source(object, d.low, d.high, last != NULL ? (mp_reference *)last->fresh : NULL,
-                           receivers, fallback, &address);
+        of = mp_find_source(object, d->low, d->high,
+                            last != NULL ? (mp_reference *)last->fresh : NULL, receivers, fallback,
+                            &address);
     int is_feeder = of == NULL ? -1 : array->stream != 0 ? 0 : in_feeder();
     if (is_feeder < 0) {
         if (of != NULL && !lease_of(of)->is_sent)
@@ -340,7 +339,7 @@ static int find_place(PyObject *object, table *last, unsigned receivers, PyObjec
     to->row = (uint64_t)row;
     to->offset = address - of->base;
     if (rc >= 0) {
-        to->in->nbytes += (uint64_t)(d.high - d.low);
+        to->in->nbytes += (uint64_t)(d->high - d->low);
         return 0;
     }
     if (to->in != NULL && to->in != last)
@@ -351,11 +350,17 @@ static int find_place(PyObject *object, table *last, unsigned receivers, PyObjec
     return -1;
 }
 
+/* One of a structured type needs its reducer. */
 static int survey(mp_entry *entry, PyObject *array)
 {
+    mp_described d;
     place at;
 
-    if (find_place(array, table_of(entry->shared), 1, Py_None, &at) < 0)
+    if (mp_describe_array((mp_array *)array, &d) < 0)
+        return -1;
+    if (d.head.flags & MP_OTHER_DTYPE)
+        return 0;
+    if (find_place(array, &d, table_of(entry->shared), 1, Py_None, &at) < 0)
         return -1;
     entry->own[0] = at.row;
     entry->own[1] = at.offset;
@@ -364,17 +369,9 @@ static int survey(mp_entry *entry, PyObject *array)
     return 1;
 }
 
-static int has_other_dtype(const mp_array *array)
-{
-    mp_described d;
-    return mp_describe_array(array, &d) < 0 ? -1 : (d.head.flags & MP_OTHER_DTYPE) != 0;
-}
-
 static int survey_array(mp_entry *entry)
 {
-    int other = has_other_dtype((mp_array *)entry->object);
-
-    return other != 0 ? (other < 0 ? -1 : 0) : survey(entry, entry->object);
+    return survey(entry, entry->object);
 }
 
 /* An array of a library: its adapter says what there is to it besides the memory. */
@@ -393,11 +390,7 @@ static int survey_other(mp_entry *entry)
         rc = -1;
     }
     if (rc == 0)
-        rc = has_other_dtype((mp_array *)array);
-    if (rc == 0)
         rc = survey(entry, array);
-    else if (rc > 0)
-        rc = 0;
     if (rc == 1) {
         PyObject *both = PyTuple_Pack(2, entry->held == NULL ? Py_None : entry->held, parts);
         Py_XDECREF(entry->held);
@@ -570,15 +563,19 @@ static int write_table(table *self, mp_writer *to)
     return at != NULL ? 1 : -1;
 }
 
-/* The layout of an array at its place. */
-static int layout_of(const mp_array *array, const mp_source *of, uint64_t row, uint64_t offset,
-                     mp_described *to)
+static void set_place(mp_described *to, const mp_source *of, uint64_t row, uint64_t offset)
 {
-    if (mp_describe_array(array, to) < 0)
-        return -1;
     to->head.row = (uint16_t)row;
     to->head.offset = (int64_t)offset;
     to->head.number = of != NULL ? of->number : 0;
+}
+
+/* Describe an array at the place that the survey has found. */
+static int layout_of(const mp_entry *entry, PyObject *array, PyObject *of, mp_described *to)
+{
+    if (mp_describe_array((mp_array *)array, to) < 0)
+        return -1;
+    set_place(to, of == Py_None ? NULL : (mp_source *)of, entry->own[0], entry->own[1]);
     return 0;
 }
 
@@ -607,8 +604,7 @@ static int write_array(const mp_entry *entry, mp_writer *to)
 {
     mp_described d;
 
-    if (layout_of((mp_array *)entry->object, (mp_source *)entry->held, entry->own[0], entry->own[1],
-                  &d) < 0)
+    if (layout_of(entry, entry->object, entry->held, &d) < 0)
         return -1;
     int rc = write_head(entry, to, "", 0);
     char *at = rc == 1 ? mp_core.writer_room(to, sized(d.nbytes) + 2) : NULL;
@@ -625,8 +621,7 @@ static int write_other(const mp_entry *entry, mp_writer *to)
     mp_described d;
     Py_ssize_t n;
 
-    if (layout_of((mp_array *)PyTuple_GetItem(parts, 1), of == Py_None ? NULL : (mp_source *)of,
-                  entry->own[0], entry->own[1], &d) < 0)
+    if (layout_of(entry, PyTuple_GetItem(parts, 1), of, &d) < 0)
         return -1;
     const char *name = PyUnicode_AsUTF8AndSize(kind, &n);
     int rc = name == NULL || n > UINT8_MAX ? -1 : write_head(entry, to, "(", 1);
@@ -697,12 +692,13 @@ static PyObject *export_alone(PyObject *module, PyObject *args)
         return NULL;
     if (!mp_is_array(array))
         return PyErr_Format(PyExc_TypeError, "%R is no DeviceArray", array);
-    if (find_place(array, NULL, receivers, fallback, &at) < 0)
+    if (mp_describe_array((mp_array *)array, &d) < 0 ||
+        find_place(array, &d, NULL, receivers, fallback, &at) < 0)
         return NULL;
-    int rc = layout_of((mp_array *)array, at.of, at.row, at.offset, &d);
-    if (rc == 0 && at.in == NULL)
+    set_place(&d, at.of, at.row, at.offset);
+    if (at.in == NULL)
         made = Py_BuildValue("(()Oy#)", Py_None, &d, (Py_ssize_t)d.nbytes);
-    if (rc == 0 && at.in != NULL && take_events(at.in) == 0)
+    else if (take_events(at.in) == 0)
         offers = offers_of(at.in);
     if (offers != NULL)
         bytes = bytes_of(at.in);
