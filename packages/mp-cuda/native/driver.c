@@ -88,12 +88,12 @@ void mp_forget_driver(void)
     is_loaded = 0; /* the hook says what is wrong in a forked child */
 }
 
-static int failed(const char *function, CUresult code)
+/* 0 for success, otherwise -1 with an exception. */
+static int checked(const char *function, CUresult code)
 {
-    PyObject *said = PyObject_CallFunction(mp_hook.driver_failed, "si", function, code);
-
-    Py_XDECREF(said);
-    return -1;
+    if (code != 0)
+        Py_XDECREF(PyObject_CallFunction(mp_hook.driver_failed, "si", function, code));
+    return code == 0 ? 0 : -1;
 }
 
 static void *context_of(int device)
@@ -124,7 +124,7 @@ int mp_driver_begin(int device, mp_context *context)
     if (code == 0)
         code = driver.push(wanted);
     if (code != 0)
-        return failed("cuCtxPushCurrent", code);
+        return checked("cuCtxPushCurrent", code);
     context->is_pushed = 1;
     return 0;
 }
@@ -149,7 +149,7 @@ int mp_record(void *event, uint64_t stream)
     CUresult code;
 
     CALL(code, driver.record(event, (void *)(uintptr_t)stream));
-    return code == 0 ? 0 : failed("cuEventRecord", code);
+    return checked("cuEventRecord", code);
 }
 
 int mp_wait(void *event, uint64_t stream)
@@ -157,7 +157,7 @@ int mp_wait(void *event, uint64_t stream)
     CUresult code;
 
     CALL(code, driver.wait((void *)(uintptr_t)stream, event, 0));
-    return code == 0 ? 0 : failed("cuStreamWaitEvent", code);
+    return checked("cuStreamWaitEvent", code);
 }
 
 int mp_synchronize(uint64_t stream)
@@ -165,7 +165,7 @@ int mp_synchronize(uint64_t stream)
     CUresult code;
 
     CALL(code, driver.synchronize_stream((void *)(uintptr_t)stream));
-    return code == 0 ? 0 : failed("cuStreamSynchronize", code);
+    return checked("cuStreamSynchronize", code);
 }
 
 int mp_synchronize_device(void)
@@ -173,7 +173,7 @@ int mp_synchronize_device(void)
     CUresult code;
 
     CALL(code, driver.synchronize());
-    return code == 0 ? 0 : failed("cuCtxSynchronize", code);
+    return checked("cuCtxSynchronize", code);
 }
 
 /* ---- memory ---- */
@@ -212,7 +212,7 @@ int mp_ask_pointer(int device, uint64_t pointer, mp_pointer *to)
         code = driver.memory_handle((ipc_handle *)to->handle, to->base);
     }
     mp_driver_end(&context);
-    return code == 0 ? 0 : failed(name, code);
+    return checked(name, code);
 }
 
 int mp_open_handle(int device, const void *bytes, uint64_t *pointer)
@@ -260,7 +260,7 @@ int mp_device_is_idle(int device)
     mp_driver_end(&context);
     if (code >= FIRST_OF_CAPTURE && code < FIRST_OF_CAPTURE + 20)
         return 0;
-    return code == 0 ? 1 : failed("cuCtxSynchronize", code);
+    return checked("cuCtxSynchronize", code) < 0 ? -1 : 1;
 }
 
 /* ---- functions of the module ---- */

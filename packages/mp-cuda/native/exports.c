@@ -26,7 +26,6 @@
 #include "native.h"
 
 #include <errno.h>
-#include <time.h>
 
 enum { FEW = 2, MANY = 8 };
 
@@ -132,7 +131,7 @@ mp_source *mp_keep(mp_reference *export, PyObject *owner, mp_memory *memory, PyO
     if (memory != NULL) {
         self->memory = (mp_memory *)Py_NewRef((PyObject *)memory);
         if (memory->exports++ == 0)
-            mp_count_own(memory->device, memory->key, 1);
+            mp_count(memory->device, memory->key, 1, 1);
     }
     if (set_latest(owner, self) < 0) { /* it is kept, and not found */
         Py_DECREF(self);
@@ -220,10 +219,10 @@ static int is_in_use(const mp_reference *export)
 
 void mp_end_export(mp_reference *self)
 {
-    PyObject *type, *value, *traceback, *keeps = self->keeps;
+    PyObject *keeps = self->keeps;
     int was_sent = self->is_sent && self->link.next != NULL;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     mp_take_out(&self->link);
     self->keeps = NULL;
     for (Py_ssize_t i = 0; keeps != NULL && i < PyList_Size(keeps); i++) {
@@ -231,7 +230,7 @@ void mp_end_export(mp_reference *self)
         mp_memory *memory = source->memory;
         take_off(source);
         if (memory != NULL && --memory->exports == 0)
-            mp_count_own(memory->device, memory->key, -1);
+            mp_count(memory->device, memory->key, 1, -1);
     }
     mp_return_events(self);
     Py_CLEAR(self->last);
@@ -239,7 +238,7 @@ void mp_end_export(mp_reference *self)
     Py_XDECREF(keeps); /* last: to free what it has may run any code */
     if (was_sent)
         Py_DECREF(self);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 /* End those that no other process has. */
@@ -309,25 +308,21 @@ mp_reference *mp_new_export(void)
         Py_DECREF(keeps);
     }
     if (is_locked) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
+        mp_error error = mp_set_aside();
         Py_XDECREF(PyObject_CallMethod(mp_hook.no_fork, "release", NULL));
-        PyErr_Restore(type, value, traceback);
+        mp_put_back(&error);
     }
     return self;
 }
 
 PyObject *mp_offer(mp_reference *self)
 {
-    struct timespec now;
-
     if (mp_has_ended(self))
         return PyErr_Format(PyExc_ValueError, "the lease has ended and cannot be sent");
     PyObject *handle = mp_core.make_handle(&self->block, MPSHM_LASTING);
     if (handle == NULL)
         return NULL;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    self->sent_at = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    self->sent_at = mp_now();
     if (!self->is_sent) {
         self->is_sent = 1;
         Py_INCREF((PyObject *)self); /* for the list */

@@ -22,15 +22,14 @@ static const struct {
 
 void mp_leave_to(PyObject *queue, PyObject *object)
 {
-    PyObject *type, *value, *traceback;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     PyObject *done = object == NULL ? PyObject_CallNoArgs(queue)
                                     : PyObject_CallMethod(queue, "append", "(O)", object);
     if (done == NULL)
         PyErr_WriteUnraisable(queue);
     Py_XDECREF(done);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 static PyObject *set_hooks(PyObject *module, PyObject *args, PyObject *names)

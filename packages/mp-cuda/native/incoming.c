@@ -265,7 +265,7 @@ static PyObject *array_in(PyObject *in, const void *layout, size_t nbytes, PyObj
     if (mp_read_layout(layout, nbytes, &head) < 0)
         return NULL;
     if (head.row == MP_NO_ROW)
-        return mp_array_of(layout, nbytes, 0, 0, 0, NULL, dtype);
+        return mp_array_of(&head, layout, 0, 0, 0, NULL, dtype);
     if ((PyObject *)Py_TYPE(in) != table_type || head.row >= ((table *)in)->count)
         return mp_damaged("an array is in no memory of it");
     const memory_row *row = &((table *)in)->rows[head.row];
@@ -277,8 +277,7 @@ static PyObject *array_in(PyObject *in, const void *layout, size_t nbytes, PyObj
         if (owner == NULL)
             return mp_damaged("this process keeps no such object for it");
     }
-    PyObject *array =
-        mp_array_of(layout, nbytes, row->base, row->nbytes, row->device, owner, dtype);
+    PyObject *array = mp_array_of(&head, layout, row->base, row->nbytes, row->device, owner, dtype);
     mp_described d;
     if (array != NULL && ((table *)in)->began != 0 && mp_describe_array((mp_array *)array, &d) == 0)
         ((table *)in)->nbytes += (uint64_t)(d.high - d.low);

@@ -44,7 +44,6 @@
 #include "native.h"
 
 #include <pthread.h>
-#include <time.h>
 
 enum { SHARE_OF_DEVICE = 8, MOST_AT_ONCE = 64 };
 
@@ -72,14 +71,6 @@ static uint64_t dropped_count; /* so far */
 static pthread_mutex_t changing;
 static double linger_s = 1;
 static char is_closing; /* at exit */
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void begin_change(void)
 {
@@ -252,7 +243,7 @@ static PyObject *new_received(mp_mapping *of, PyObject *leases)
                                       .leases = Py_NewRef(leases)};
     mp_append(&of->received, &self->link);
     if (of->users++ == 0)
-        mp_count_held(of->device, of->key, 1);
+        mp_count(of->device, of->key, 0, 1);
     end_lingering(of);
     of->must_close = 0;
     Py_CLEAR(of->leases); /* it has those of this message from now on */
@@ -319,9 +310,8 @@ static uint64_t close_pool(const mp_mapping *mapping)
 static void close_these(mp_mapping **all, size_t n)
 {
     uint64_t codes[MOST_AT_ONCE];
-    PyObject *type, *value, *traceback;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     for (size_t i = 0; i < n; i++)
         codes[i] = all[i]->ptr;
     if (all[0]->state != NULL) {
@@ -344,7 +334,7 @@ static void close_these(mp_mapping **all, size_t n)
         PyErr_Clear();
         Py_DECREF(all[i]); /* and with it its leases */
     }
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 /* ---- opening ---- */
@@ -468,7 +458,7 @@ static int is_unused(const mp_mapping *mapping, double at)
 /* Close what nobody needs any more, on devices that have been idle since; or all that lingers. */
 static void close_unused(int all)
 {
-    double at_once = now();
+    double at_once = mp_now();
     size_t n = 0, found = 0;
 
     for (const mp_link *at = lingering.next; at != &lingering; at = at->next)
@@ -529,9 +519,9 @@ static void drop_user(struct mp_dropped *rest)
 
     if (--mapping->users == 0) { /* no message has taken it meanwhile */
         mapping->must_close = !may;
-        mapping->last_used = now();
+        mapping->last_used = mp_now();
         begin_lingering(mapping, rest->leases);
-        mp_count_held(mapping->device, mapping->key, -1);
+        mp_count(mapping->device, mapping->key, 0, -1);
     }
     Py_DECREF(mapping);
     Py_DECREF(rest->leases);

@@ -2,6 +2,7 @@
 #ifndef MP_CUDA_NATIVE_H
 #define MP_CUDA_NATIVE_H
 #include <stddef.h>
+#include <time.h>
 
 #include "mp_core.h"
 
@@ -165,13 +166,40 @@ typedef struct {
 
 /* Describe an array: 0, or -1 with an exception. */
 int mp_describe_array(const mp_array *array, mp_described *to);
-/* Make the array of a layout; NULL with an exception. The memory has the address and size, and the
- * owner keeps it; dtype is NULL unless the layout does not say it. */
-PyObject *mp_array_of(const void *layout, size_t nbytes, uint64_t base, uint64_t size, int device,
-                      PyObject *owner, PyObject *dtype);
 /* Read the head of a layout: -1 with an exception if it is damaged. */
 int mp_read_layout(const void *layout, size_t nbytes, mp_layout *head);
+/* Make the array of a layout that has this head; NULL with an exception. The memory has the address and
+ * size, and the owner keeps it; dtype is NULL unless the layout does not say it. */
+PyObject *mp_array_of(const mp_layout *head, const void *layout, uint64_t base, uint64_t size,
+                      int device, PyObject *owner, PyObject *dtype);
 PyObject *mp_damaged(const char *what);
+
+/* An exception that is set aside meanwhile, or none. */
+typedef struct {
+    PyObject *type, *value, *traceback;
+} mp_error;
+
+static inline mp_error mp_set_aside(void)
+{
+    mp_error error;
+
+    PyErr_Fetch(&error.type, &error.value, &error.traceback);
+    return error;
+}
+
+static inline void mp_put_back(const mp_error *error)
+{
+    PyErr_Restore(error->type, error->value, error->traceback);
+}
+
+/* As time.monotonic(). */
+static inline double mp_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 /* Leave an object to a queue, or without one call the function; an exception that is set stays. */
 void mp_leave_to(PyObject *queue, PyObject *object);
 
@@ -366,10 +394,9 @@ int mp_add_outgoing(PyObject *module);
 
 /* ---- holders.c ---- */
 
-/* Count the allocation of that key as held here, of another process, or as sent; or with a negative
- * sign not. */
-void mp_count_held(int device, PyObject *key, int sign);
-void mp_count_own(int device, PyObject *key, int sign);
+/* Count the allocation of that key as sent if it is this process's own, otherwise as held here; or with a
+ * negative sign not. */
+void mp_count(int device, PyObject *key, int is_own, int sign);
 void mp_forget_holders(void);
 
 /* ---- incoming.c ---- */

@@ -28,8 +28,6 @@
  *     sent            the receiver gets the offer, asks whether the owner lives before and after it opens
  *                     memory, and raises ProducerGoneError; of memory that it has open it is told
  *                     (producer_alive), and closes it when its arrays are gone */
-#include <string.h>
-
 #include "native.h"
 
 enum { FEW = 4, MOST_ROWS = 1000 };
@@ -200,10 +198,9 @@ static int new_stream(table *self, int device, uint64_t stream, int is_all, int 
 /* An exception that is set stays. */
 static void drop(mp_shared *shared)
 {
-    PyObject *type, *value, *traceback;
     table *self = (table *)shared;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     for (size_t i = 0; i < self->streams.count; i++) {
         const stream_row *row = &self->streams.at[i];
         if (row->event != NULL && row->slot != MP_NO_SLOT && !self->is_finished &&
@@ -226,7 +223,7 @@ static void drop(mp_shared *shared)
     if (self->streams.at != self->streams.few)
         PyMem_Free(self->streams.at);
     PyMem_Free(self);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 /* Record the events, or wait for the work where there is none. */
@@ -705,10 +702,9 @@ static PyObject *export_alone(PyObject *module, PyObject *args)
     if (bytes != NULL && finish(&at.in->shared) == 0)
         made = Py_BuildValue("(OOy#)", offers, bytes, &d, (Py_ssize_t)d.nbytes);
     if (made == NULL && offers != NULL) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
+        mp_error error = mp_set_aside();
         take_all_back(offers);
-        PyErr_Restore(type, value, traceback);
+        mp_put_back(&error);
     }
     Py_XDECREF(offers);
     Py_XDECREF(bytes);

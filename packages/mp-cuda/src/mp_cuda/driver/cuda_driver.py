@@ -209,11 +209,6 @@ def current_device() -> int:
     return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
 
 
-def context_number(device: int) -> int:
-    """Return the address of the primary context of *device*."""
-    return int(context_of(device))
-
-
 def check_codes(name: str, codes: tuple[int, ...]) -> None:
     """Raise the `DriverError` of the first call of the function *name* that has failed."""
     for code in filter(None, codes):
@@ -223,9 +218,6 @@ def check_codes(name: str, codes: tuple[int, ...]) -> None:
 def failed(name: str, code: int) -> None:
     """Raise the `DriverError` of a call of the function *name*, if *code* is not 0."""
     _check(bindings(), name, bindings().CUresult(code))
-
-
-# ---- devices and handles as bytes ------------------------------------------------------------------------------------
 
 
 def bytes_of(structure: Any, size: int = HANDLE_SIZE) -> bytes:
@@ -267,9 +259,6 @@ def ordinal_of(uuid: bytes) -> int:
             f"the memory is on the device with UUID {uuid.hex()}, which is none of the {len(_uuids)} that this "
             "process sees; check CUDA_VISIBLE_DEVICES in both processes"
         ) from None
-
-
-# ---- fork ------------------------------------------------------------------------------------------------------------
 
 
 def after_fork(hook: Callable[[], None]) -> Callable[[], None]:

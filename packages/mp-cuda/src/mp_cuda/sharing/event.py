@@ -131,7 +131,10 @@ class Event(finalizer_queue.Finalized):
         Users of the bytes are not counted: keep this event until they are done, or send the event itself. `ValueError`
         without *interprocess*, or if another process made the event.
         """
-        self._check_sendable()
+        if not self.interprocess:
+            raise ValueError("the event is for this process only; make it with interprocess=True")
+        if self._imported:
+            raise ValueError("the event was received from another process; only its maker can send it")
         event = self._created()
         with cuda_driver.guard(self._on()):
             return cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
@@ -149,12 +152,6 @@ class Event(finalizer_queue.Finalized):
     def _on(self) -> int:
         assert self.device is not None
         return self.device
-
-    def _check_sendable(self) -> None:
-        if not self.interprocess:
-            raise ValueError("the event is for this process only; make it with interprocess=True")
-        if self._imported:
-            raise ValueError("the event was received from another process; only its maker can send it")
 
     def __repr__(self) -> str:
         where = "on no device yet" if self.device is None else f"on device {self.device}"
