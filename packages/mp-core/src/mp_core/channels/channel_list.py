@@ -22,7 +22,7 @@ def list_channels(pids: Iterable[int]) -> list[ChannelEntry]:
     holders: dict[int, set[int]] = {}
     unread: dict[int, list[tuple[int, int]]] = {}
     for pid in pids:
-        for path in _memfds(pid):
+        for path in memfds(pid):
             try:
                 inode = os.stat(path).st_ino
                 if inode not in holders:
@@ -41,7 +41,7 @@ def is_only_here(descriptor: int) -> bool:
         _inode(path) == inode
         for pid in os.listdir("/proc")
         if pid.isdigit() and pid != own
-        for path in _memfds(int(pid))
+        for path in memfds(int(pid))
     )
 
 
@@ -52,14 +52,14 @@ def _inode(path: str) -> int:
         return 0  # closed meanwhile, or not to be opened by us
 
 
-def _memfds(pid: int) -> list[str]:
-    """Return the paths by which the memfds of a process that libshm made can be opened."""
+def memfds(pid: int, name: str = "mpshm") -> list[str]:
+    """Return the paths by which the memfds of a process whose names begin so can be opened; libshm's by default."""
     folder = f"/proc/{pid}/fd"
     try:
         paths = [f"{folder}/{name}" for name in os.listdir(folder)]
     except OSError:
         return []  # it has ended, it belongs to another user, or there is no /proc
-    return [path for path in paths if _target(path).startswith("/memfd:mpshm")]
+    return [path for path in paths if _target(path).startswith(f"/memfd:{name}")]
 
 
 def _target(path: str) -> str:
@@ -69,9 +69,13 @@ def _target(path: str) -> str:
         return ""  # closed meanwhile
 
 
+def open_memfd(path: str) -> int:
+    """Open one of `memfds` for reading. The number may be a pipe's by now, and to open a pipe waits for its writer."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def _unread(path: str) -> list[tuple[int, int]]:
-    # The number may be a pipe's by now, and to open a pipe waits for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = open_memfd(path)
     try:
         return backend.unread_messages(descriptor) or []
     finally:

@@ -6,10 +6,11 @@ A process that sends or receives device memory has a memfd with them (`native/ho
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from mp_core.channels.channel_list import memfds, open_memfd
 
 _HEAD = struct.Struct("=8sII")
 _ROW = struct.Struct("=16sQQQQ")
@@ -32,31 +33,15 @@ class DeviceHolder(NamedTuple):
 
 def list_holders(pids: Iterable[int]) -> list[DeviceHolder]:
     """Return what these processes hold; nothing is written to their numbers."""
-    return [holder for pid in pids for path in _tables(pid) for holder in _read(pid, path)]
-
-
-def _tables(pid: int) -> list[str]:
-    folder = f"/proc/{pid}/fd"
-    try:
-        paths = [f"{folder}/{name}" for name in os.listdir(folder)]
-    except OSError:
-        return []  # it has ended, it belongs to another user, or there is no /proc
-    return [path for path in paths if _target(path).startswith("/memfd:mp-cuda-holders")]
-
-
-def _target(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""  # closed meanwhile
+    return [holder for pid in pids for path in memfds(pid, "mp-cuda-holders") for holder in _read(pid, path)]
 
 
 def _read(pid: int, path: str) -> list[DeviceHolder]:
     try:
-        with open(path, "rb", buffering=0) as file:
-            data = file.read()
+        with open(open_memfd(path), "rb", buffering=0) as file:
+            data = file.read() or b""
     except OSError:
-        return []
+        return []  # closed meanwhile
     if len(data) < _HEAD.size:
         return []
     magic, owner, count = _HEAD.unpack_from(data)
