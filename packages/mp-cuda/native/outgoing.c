@@ -288,8 +288,36 @@ typedef struct {
     uint64_t row, offset;
 } place;
 
-/* Find the place of an array that is described, and a row for all that it needs. `last` is the last table,
- * or NULL. */
+/* Find the rows of a source and of a stream, or make them: in the last table, unless this is NULL or the
+ * message has it already. -1 with an exception. */
+static int find_rows(mp_source *of, uint64_t stream, int is_all, table *last, unsigned receivers,
+                     place *to)
+{
+    int row = last == NULL ? -1 : known_row(last, of), rc = 0;
+    const stream_row *wait = last == NULL ? NULL : known_stream(last, of->device, stream, is_all);
+
+    to->in = last;
+    if ((row < 0 || wait == NULL) &&
+        (last == NULL || last->is_written || last->memories.count > MOST_ROWS)) {
+        to->in = new_table(receivers, last == NULL ? NULL : last->fresh);
+        row = -1;
+        wait = NULL;
+    }
+    if (to->in == NULL)
+        return -1;
+    if (row < 0)
+        rc = row = new_row(to->in, of);
+    if (rc >= 0 && wait == NULL)
+        rc = new_stream(to->in, of->device, stream, is_all, row);
+    if (rc < 0 && to->in != last)
+        drop(&to->in->shared);
+    else if (rc >= 0 && to->in->fresh == NULL && !lease_of(of)->is_sent)
+        to->in->fresh = Py_NewRef((PyObject *)lease_of(of));
+    to->row = (uint64_t)row;
+    return rc < 0 ? -1 : 0;
+}
+
+/* Find the place of an array that is described. `last` is the last table, or NULL. */
 static int find_place(PyObject *object, const mp_described *d, table *last, unsigned receivers,
                       PyObject *fallback, place *to)
 {
@@ -308,93 +336,53 @@ static int find_place(PyObject *object, const mp_described *d, table *last, unsi
         of = mp_find_source(object, d->low, d->high,
                             last != NULL ? (mp_reference *)last->fresh : NULL, receivers, fallback,
                             &address);
-    int is_feeder = of == NULL ? -1 : array->stream != 0 ? 0 : in_feeder();
-    if (is_feeder < 0) {
-        if (of != NULL && !lease_of(of)->is_sent)
-            mp_end_export(lease_of(of));
-        Py_XDECREF((PyObject *)of);
+    if (of == NULL)
         return -1;
-    }
+    int is_all = array->stream != 0 ? 0 : in_feeder();
     uint64_t stream = array->stream != 0 ? array->stream : MP_LEGACY;
-    int row = last == NULL ? -1 : known_row(last, of);
-    stream_row *wait = last == NULL ? NULL : known_stream(last, of->device, stream, is_feeder);
-    to->in = last;
-    if ((row < 0 || wait == NULL) &&
-        (last == NULL || last->is_written || last->memories.count > MOST_ROWS)) {
-        to->in = new_table(receivers, last == NULL ? NULL : last->fresh);
-        row = -1;
-        wait = NULL;
+    if (is_all < 0 || find_rows(of, stream, is_all, last, receivers, to) < 0) {
+        if (!lease_of(of)->is_sent)
+            mp_end_export(lease_of(of));
+        Py_DECREF(of);
+        return -1;
     }
-    int rc = to->in == NULL ? -1 : 0;
-    if (rc == 0 && row < 0)
-        rc = row = new_row(to->in, of);
-    if (rc >= 0 && wait == NULL)
-        rc = new_stream(to->in, of->device, stream, is_feeder, row);
-    if (rc >= 0 && to->in->fresh == NULL && !lease_of(of)->is_sent)
-        to->in->fresh = Py_NewRef((PyObject *)lease_of(of));
     to->of = of;
-    to->row = (uint64_t)row;
     to->offset = address - of->base;
-    if (rc >= 0) {
-        to->in->nbytes += (uint64_t)(d->high - d->low);
-        return 0;
-    }
-    if (to->in != NULL && to->in != last)
-        drop(&to->in->shared);
-    if (!lease_of(of)->is_sent)
-        mp_end_export(lease_of(of));
-    Py_DECREF(of);
-    return -1;
+    to->in->nbytes += (uint64_t)(d->high - d->low);
+    return 0;
 }
 
-/* One of a structured type needs its reducer. */
-static int survey(mp_entry *entry, PyObject *array)
-{
-    mp_described d;
-    place at;
-
-    if (mp_describe_array((mp_array *)array, &d) < 0)
-        return -1;
-    if (d.head.flags & MP_OTHER_DTYPE)
-        return 0;
-    if (find_place(array, &d, table_of(entry->shared), 1, Py_None, &at) < 0)
-        return -1;
-    entry->own[0] = at.row;
-    entry->own[1] = at.offset;
-    entry->held = (PyObject *)at.of;
-    entry->shared = at.in == NULL ? NULL : &at.in->shared;
-    return 1;
-}
-
+/* An array of a library: its adapter says what there is to it besides the memory. One of a structured type
+ * needs its reducer. */
 static int survey_array(mp_entry *entry)
 {
-    return survey(entry, entry->object);
-}
+    PyObject *kind, *array = entry->object, *extra, *parts = NULL;
+    mp_described d;
+    place at;
+    int rc = 1;
 
-/* An array of a library: its adapter says what there is to it besides the memory. */
-static int survey_other(mp_entry *entry)
-{
-    PyObject *parts = mp_call(mp_hook.taken_apart, entry->object);
-    PyObject *kind, *array, *extra;
-
-    if (parts == NULL || parts == Py_None) {
-        Py_XDECREF(parts);
-        return parts == NULL ? -1 : 0;
+    if (!mp_is_array(array)) {
+        parts = mp_call(mp_hook.taken_apart, array);
+        rc = parts == NULL ? -1 : parts != Py_None;
+        if (rc > 0 && !PyArg_ParseTuple(parts, "UO!S", &kind, mp_hook.array_type, &array, &extra))
+            rc = -1;
     }
-    int rc = PyArg_ParseTuple(parts, "UOS", &kind, &array, &extra) ? 0 : -1;
-    if (rc == 0 && !mp_is_array(array)) {
-        PyErr_Format(PyExc_TypeError, "%R is no DeviceArray", array);
+    if (rc > 0)
+        rc = mp_describe_array((mp_array *)array, &d) < 0 ? -1 : !(d.head.flags & MP_OTHER_DTYPE);
+    if (rc > 0 && find_place(array, &d, table_of(entry->shared), 1, Py_None, &at) < 0)
         rc = -1;
+    if (rc > 0) {
+        entry->own[0] = at.row;
+        entry->own[1] = at.offset;
+        entry->shared = at.in == NULL ? NULL : &at.in->shared;
+        entry->held = (PyObject *)at.of;
+        if (parts != NULL) {
+            entry->held = PyTuple_Pack(2, at.of == NULL ? Py_None : (PyObject *)at.of, parts);
+            Py_XDECREF((PyObject *)at.of);
+            rc = entry->held == NULL ? -1 : 1;
+        }
     }
-    if (rc == 0)
-        rc = survey(entry, array);
-    if (rc == 1) {
-        PyObject *both = PyTuple_Pack(2, entry->held == NULL ? Py_None : entry->held, parts);
-        Py_XDECREF(entry->held);
-        entry->held = both;
-        rc = both == NULL ? -1 : 1;
-    }
-    Py_DECREF(parts);
+    Py_XDECREF(parts);
     return rc;
 }
 
@@ -567,15 +555,6 @@ static void set_place(mp_described *to, const mp_source *of, uint64_t row, uint6
     to->head.number = of != NULL ? of->number : 0;
 }
 
-/* Describe an array at the place that the survey has found. */
-static int layout_of(const mp_entry *entry, PyObject *array, PyObject *of, mp_described *to)
-{
-    if (mp_describe_array((mp_array *)array, to) < 0)
-        return -1;
-    set_place(to, of == Py_None ? NULL : (mp_source *)of, entry->own[0], entry->own[1]);
-    return 0;
-}
-
 /* Function, table or number in the memo or None; behind them follow the other arguments. */
 static int write_head(const mp_entry *entry, mp_writer *to, const char *mark, size_t marks)
 {
@@ -599,38 +578,35 @@ static int write_head(const mp_entry *entry, mp_writer *to, const char *mark, si
 
 static int write_array(const mp_entry *entry, mp_writer *to)
 {
+    PyObject *array = entry->object, *of = entry->held, *extra = NULL;
+    const char *kind = NULL;
+    size_t more = 0;
+    Py_ssize_t n = 0;
     mp_described d;
 
-    if (layout_of(entry, entry->object, entry->held, &d) < 0)
+    if (!mp_is_array(array)) {
+        PyObject *parts = PyTuple_GetItem(of, 1);
+        of = PyTuple_GetItem(of, 0);
+        array = PyTuple_GetItem(parts, 1);
+        extra = PyTuple_GetItem(parts, 2);
+        kind = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(parts, 0), &n);
+        if (kind == NULL || n > UINT8_MAX)
+            return -1;
+        more = 2 + (size_t)n + sized((size_t)PyBytes_Size(extra));
+    }
+    if (mp_describe_array((mp_array *)array, &d) < 0)
         return -1;
-    int rc = write_head(entry, to, "", 0);
-    char *at = rc == 1 ? mp_core.writer_room(to, sized(d.nbytes) + 2) : NULL;
-    if (at == NULL)
-        return rc == 1 ? -1 : rc;
-    mp_put(put_bytes(at, &d, d.nbytes), "\x86R", 2);
-    return 1;
-}
-
-static int write_other(const mp_entry *entry, mp_writer *to)
-{
-    PyObject *parts = PyTuple_GetItem(entry->held, 1), *of = PyTuple_GetItem(entry->held, 0);
-    PyObject *kind = PyTuple_GetItem(parts, 0), *extra = PyTuple_GetItem(parts, 2);
-    mp_described d;
-    Py_ssize_t n;
-
-    if (layout_of(entry, PyTuple_GetItem(parts, 1), of, &d) < 0)
-        return -1;
-    const char *name = PyUnicode_AsUTF8AndSize(kind, &n);
-    int rc = name == NULL || n > UINT8_MAX ? -1 : write_head(entry, to, "(", 1);
-    size_t nbytes = (size_t)PyBytes_Size(extra);
-    char *at = rc == 1
-                   ? mp_core.writer_room(to, sized(d.nbytes) + 2 + (size_t)n + sized(nbytes) + 2)
-                   : NULL;
+    set_place(&d, of == Py_None ? NULL : (mp_source *)of, entry->own[0], entry->own[1]);
+    int rc = write_head(entry, to, "(", kind != NULL);
+    char *at = rc == 1 ? mp_core.writer_room(to, sized(d.nbytes) + more + 2) : NULL;
     if (at == NULL)
         return rc == 1 ? -1 : rc;
     at = put_bytes(at, &d, d.nbytes);
-    at = mp_put_sized(at, '\x8c', name, (size_t)n);
-    mp_put(put_bytes(at, PyBytes_AsString(extra), nbytes), "tR", 2);
+    if (kind != NULL) {
+        at = mp_put_sized(at, '\x8c', kind, (size_t)n);
+        at = put_bytes(at, PyBytes_AsString(extra), (size_t)PyBytes_Size(extra));
+    }
+    mp_put(at, kind != NULL ? "tR" : "\x86R", 2);
     return 1;
 }
 
@@ -642,13 +618,12 @@ static PyObject *use_codec(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O:use_codec", &PyType_Type, &type, &reducer) ||
         mp_make_names() < 0)
         return NULL;
-    int is_own_type = type == mp_hook.array_type;
     mp_codec codec = {.type = (PyTypeObject *)Py_NewRef(type),
                       .reducer = reducer,
                       .prefix = mp_names_rebuild.bytes,
                       .prefix_nbytes = mp_names_rebuild.nbytes,
-                      .survey = is_own_type ? survey_array : survey_other,
-                      .write = is_own_type ? write_array : write_other,
+                      .survey = survey_array,
+                      .write = write_array,
                       .read = mp_read_array,
                       .is_beside = 1};
     mp_core.register_codec(&codec);
