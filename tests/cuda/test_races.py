@@ -13,6 +13,7 @@ import pytest
 from device import Stub
 from support.scripts import run_script, succeeded
 from support.waiting import until
+from test_failures import event_shared_twice
 
 import mp_cuda
 from mp_cuda.driver import finalizer_queue
@@ -219,9 +220,12 @@ def test_an_event_without_a_handle_is_destroyed(stub: Stub) -> None:
 def test_memory_and_events_of_a_dead_process_are_not_even_opened(mortal: p.Peer, stub: Stub) -> None:
     """The driver would open both, and each opening takes time."""
     memory, event = mortal.call(messages_of, b"dead")
+    first, again = mortal.call(event_shared_twice, "open")
+    known = ForkingPickler.loads(first)
+    assert known.query()
     mortal.kill()
     before = stub.calls("cuIpcOpenMemHandle_v2"), stub.calls("cuIpcOpenEventHandle")
-    for message in memory, event:
+    for message in memory, event, again:
         with pytest.raises(mp_cuda.ProducerGoneError, match="has ended"):
             ForkingPickler.loads(message)
     assert (stub.calls("cuIpcOpenMemHandle_v2"), stub.calls("cuIpcOpenEventHandle")) == before

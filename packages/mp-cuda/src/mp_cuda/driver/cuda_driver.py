@@ -200,7 +200,6 @@ class guard:
 
 @functools.cache
 def memory_of(device: int) -> int:
-    """Return the size of the memory of *device* in bytes."""
     return int(call("cuDeviceTotalMem", call("cuDeviceGet", device)))
 
 
@@ -221,7 +220,6 @@ def failed(name: str, code: int) -> None:
 
 
 def bytes_of(structure: Any, size: int = HANDLE_SIZE) -> bytes:
-    """Return the bytes of a structure of the bindings."""
     return ctypes.string_at(int(structure.getPtr()), size)
 
 

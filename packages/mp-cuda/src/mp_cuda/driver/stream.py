@@ -39,7 +39,6 @@ def stream_number(stream: Any) -> int:
 
 
 def as_stream(stream: Any) -> Any:
-    """Return *stream* as the bindings' type."""
     return _of_number(stream_number(stream))
 
 

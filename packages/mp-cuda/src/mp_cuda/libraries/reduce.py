@@ -26,7 +26,6 @@ NEEDED = exports, imports, memory_kinds
 
 
 def reduce_array(obj: Any) -> Any:
-    """Reduce a device array for one receiver, alone."""
     return rebuild_alone, _alone(obj, None, 1, None)
 
 

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 from mp_cuda.driver import cuda_driver, finalizer_queue
 from mp_cuda.driver.functions import Reference, export_object, own_sent, process, receive_reference
 from mp_cuda.driver.stream import as_stream
-from mp_cuda.errors import DriverError, ProducerGoneError
+from mp_cuda.errors import ProducerGoneError
 from mp_cuda.sharing.exports import ipc_collect
 from mp_cuda.sharing.imports import own_is_gone
-from mp_cuda.sharing.ipc_events import BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS, destroy
+from mp_cuda.sharing.ipc_events import BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS, destroy, open_handle
 
 
 class Event(finalizer_queue.Finalized):
@@ -142,11 +142,15 @@ class Event(finalizer_queue.Finalized):
     @classmethod
     def from_ipc_handle(cls, device: int, handle: bytes) -> Event:
         """Open the event of another process with this *handle*, on *device*. `ValueError` if it is not 64 bytes."""
-        self = cls(interprocess=True, device=device)
-        self._imported = True
         given = cuda_driver.handle_from("CUipcEventHandle", bytes(handle))
         with cuda_driver.guard(device):
-            self._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, None)
+            return cls._opened(cuda_driver.call("cuIpcOpenEventHandle", given), device, None)
+
+    @classmethod
+    def _opened(cls, event: Any, device: int, reference: Reference | None) -> Event:
+        self = cls(interprocess=True, device=device)
+        self._imported = True
+        self._adopt(event, device, reference)
         return self
 
     def _on(self) -> int:
@@ -184,30 +188,14 @@ def rebuild_event(uuid: bytes, handle: bytes, pid: int, nonce: bytes, serial: in
         own: Event = sent[0]
         return own
     with _lock:
-        known = _received.get((maker, handle))
-        if known is not None:
-            return known
-        try:
-            if not reference.owner_alive:  # the driver would open its event
-                raise _gone(pid)
+        event = _received.get((maker, handle)) if reference.owner_alive else None
+        if event is None:
             device = cuda_driver.ordinal_of(uuid)
-            event = Event(interprocess=True, device=device)
-            event._imported = True
-            given = cuda_driver.handle_from("CUipcEventHandle", handle)
-            with cuda_driver.guard(device):
-                event._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, reference)
-            if not reference.owner_alive:
-                raise _gone(pid)
-        except DriverError as error:
-            if not reference.owner_alive:
-                raise _gone(pid) from error
-            raise
-        _received[maker, handle] = event
+            opened = open_handle(device, reference, handle)
+            if opened is None:
+                raise ProducerGoneError(f"process {pid}, which made the event, has ended, and its event with it")
+            event = _received[maker, handle] = Event._opened(opened, device, reference)
     return event
-
-
-def _gone(pid: int) -> ProducerGoneError:
-    return ProducerGoneError(f"process {pid}, which made the event, has ended, and its event with it")
 
 
 ForkingPickler.register(Event, _reduce_event)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 from mp_cuda.driver import at_exit, cuda_driver, finalizer_queue, policy
 from mp_cuda.driver.functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
@@ -64,34 +65,39 @@ def open_event(device: int, home: Reference, handle: bytes) -> Event | None:
     Open the event of another process, which *home* keeps, or return the one already open. 1024 stay open.
 
     It is known by its owner too, which it may outlive: a later process may have the same pid and handles.
-    Return None if the owner has ended: the driver opens its event, too.
+    Return None if the owner has ended.
     """
     pid, nonce = home.owner
     key = pid.to_bytes(4, "little") + nonce + handle
     with _lock:
-        event = _opened.get(key) or _open(device, home, handle)
-        if event is not None:
+        event = _opened.get(key)
+        if event is None and (opened := open_handle(device, home, handle)) is not None:
+            number = int(opened)
+            finalizer_queue.expect()
+            event = Event(device, number, handle, finalizer_queue.Task(device, destroy, (number, None)))
             _opened[key] = event
             if len(_opened) > KEPT_OPEN:
                 del _opened[next(iter(_opened))]
     return event
 
 
-def _open(device: int, home: Reference, handle: bytes) -> Event | None:
+def open_handle(device: int, home: Reference, handle: bytes) -> Any:
+    """Return the event of a handle that *home* keeps; None if its owner has ended, whose event the driver opens too."""
     if not home.owner_alive:
         return None
     given = cuda_driver.handle_from("CUipcEventHandle", handle)
     try:
         with cuda_driver.guard(device):
             # A process may have 4096: those kept for reuse make room.
-            number = int(cuda_driver.call_with_room(_destroy_all, "cuIpcOpenEventHandle", given))
+            event = cuda_driver.call_with_room(_destroy_all, "cuIpcOpenEventHandle", given)
     except DriverError:
-        if not home.owner_alive:
-            return None
-        raise
-    finalizer_queue.expect()
-    event = Event(device, number, handle, finalizer_queue.Task(device, destroy, (number, None)))
-    return event if home.owner_alive else None
+        if home.owner_alive:
+            raise
+        return None
+    if not home.owner_alive:
+        destroy(device, [(int(event), None)])
+        return None
+    return event
 
 
 def counts() -> tuple[int, int, int]:
@@ -100,7 +106,6 @@ def counts() -> tuple[int, int, int]:
 
 
 def close_all() -> None:
-    """Close the events of other processes that are kept open only for reuse."""
     with _lock:
         _opened.clear()
 

@@ -39,7 +39,6 @@ def types() -> tuple[type, ...]:
 
 
 def default_reducer() -> tuple[Any, str]:
-    """Return the module with torch's reducer, and the reducer's name in it."""
     return reductions, "reduce_tensor"
 
 
