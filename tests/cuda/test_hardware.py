@@ -89,6 +89,20 @@ def test_tensors_of_real_torch_arrive(peer: p.Peer) -> None:
         assert peer.call(sum_of_tensor, mp_cuda.share(tensor)) == 30
 
 
+def test_share_memory_of_torch_does_nothing_on_the_device(peer: p.Peer) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA here")
+    mp_cuda.register("torch")
+    model = torch.nn.Linear(3, 2).cuda()
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    assert model.share_memory() is model
+    assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
+    assert all(parameter.is_shared() for parameter in model.parameters())
+    peer.call(p.keep, "model", dict(model.named_parameters()))
+    mp_cuda.unregister("torch")
+
+
 def sum_of_tensor(tensor: object) -> float:
     assert type(tensor).__name__ == "Tensor"
     return float(tensor.sum())  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from support.waiting import until
 import mp_all as mp
 import mp_cuda
 from mp_all import _stat, _top
+from mp_cuda.sharing import holders
 
 
 def devices_of(peer: p.Peer) -> list[dict[str, Any]]:
@@ -53,6 +54,14 @@ def test_memory_that_only_lingers_is_not_held(peer: p.Peer) -> None:
 def forget(name: str) -> None:
     del p.KEPT[name]
     gc.collect()
+
+
+def test_a_pipe_that_has_the_number_of_a_closed_memfd_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(holders, "memfds", lambda pid, name: [str(tmp_path / "pipe")])
+    assert holders.list_holders([os.getpid()]) == []
 
 
 def test_memory_that_everybody_has_released_is_nobodys(peer: p.Peer) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import peer as p
 import pytest
 from support.scripts import run_script, succeeded
+from support.waiting import until
+from test_failures import RACE_S, at_once
 
 import mp_all as mp
 import mp_cuda
@@ -98,6 +100,24 @@ def test_views_that_arrive_in_two_messages_have_one_storage(peer: p.Peer) -> Non
     assert peer.call(have_one_storage, "a", "b")
 
 
+def test_views_that_two_threads_receive_at_once_have_one_storage(peer: p.Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, begun = adapter._bytes_over, []
+
+    def waits_for_the_other(array: Any) -> Any:
+        begun.append(1)
+        until(lambda: len(begun) > 1, RACE_S)
+        return make(array)
+
+    monkeypatch.setattr(adapter, "_bytes_over", waits_for_the_other)
+    one, two = at_once(peer.call(two_views))
+    assert one.untyped_storage() is two.untyped_storage()
+
+
+def two_views() -> list[bytes]:
+    base = p.KEPT["base"] = stub_torch.on_device(torch.zeros(6))
+    return [bytes(ForkingPickler.dumps(view)) for view in (base[:3], base[3:])]
+
+
 def have_one_storage(a: str, b: str) -> bool:
     return p.KEPT[a].untyped_storage() is p.KEPT[b].untyped_storage()
 
@@ -118,6 +138,23 @@ def test_a_tensor_comes_back_as_its_own_storage() -> None:
     tensor = stub_torch.on_device(torch.ones(5))
     back = ForkingPickler.loads(ForkingPickler.dumps(tensor[1:]))
     assert back.untyped_storage() is tensor.untyped_storage() and back.storage_offset() == 1
+
+
+def test_share_memory_and_is_shared_stay_those_of_torch(tmp_path: Path) -> None:
+    """For a tensor on a device, torch's do nothing and answer True."""
+    text = """
+        import torch
+        import mp_cuda
+
+        def theirs():
+            storage = torch.UntypedStorage
+            return torch.Tensor.share_memory_, storage.share_memory_, storage.is_shared, torch.nn.Module.share_memory
+
+        before = theirs()
+        mp_cuda.register("torch")
+        print(theirs() == before)
+    """
+    assert succeeded(run_script(tmp_path, text)) == "True\n"
 
 
 def test_tensors_of_the_host_keep_their_reducer() -> None:

@@ -44,6 +44,21 @@ def test_a_model_in_shared_memory_is_trained_by_children(start_method: str, stra
         assert torch.allclose(parameter, old + 2)
 
 
+def described(model: Any) -> list[tuple[Any, ...]]:
+    return [(type(each), each.requires_grad, each.is_shared(), each.data_ptr()) for each in model.parameters()]
+
+
+def test_a_model_in_shared_memory_comes_back_with_the_same_memory(echo: Carrier, strategy: str) -> None:
+    model = torch.nn.Linear(3, 4).share_memory()
+    model.bias.requires_grad_(False)
+    echo.call(train, model)
+    back = echo.call(tasks.echo, model)
+    assert described(back) == described(model)
+    assert all(shared for _, _, shared, _ in described(model))
+    train(back)
+    assert torch.equal(back.weight, model.weight)
+
+
 def test_memory_returns_when_the_last_tensor_is_dropped(echo: Carrier) -> None:
     before = mp.memory_stats()["live_bytes"]
     tensor = echo.call(tasks.echo, torch.ones(1 << 15))

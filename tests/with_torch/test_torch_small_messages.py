@@ -62,16 +62,49 @@ def set_up(is_shared: Any) -> None:
     )
 
 
+def with_hook() -> Any:
+    tensor = torch.ones(3, requires_grad=True)
+    tensor.register_hook(lambda grad: grad)
+    return tensor
+
+
+def leaves() -> list[Any]:
+    frozen = torch.nn.Parameter(torch.ones(2, 3), requires_grad=False)
+    number = torch.nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
+    trained = torch.nn.Parameter(torch.ones(3))
+    trained.grad = torch.ones(3)
+    return [trained, frozen, number, torch.ones(3, requires_grad=True)]
+
+
+@READERS
+def test_leaves_and_parameters_arrive_as_with_torch(strategy: str, loads: Callable[[Any], Any]) -> None:
+    sent = leaves()
+    data = backend.plain_pickle(sent)
+    pickletools.dis(data, out=io.StringIO())
+    assert bytes(data).count(b"rebuild_one") >= 1
+    for got, before in zip(loads(data), sent, strict=True):
+        assert (type(got), got.requires_grad, got.is_leaf) == (type(before), before.requires_grad, True)
+        assert got.grad is None and got.data_ptr() == before.data_ptr() and torch.equal(got, before)
+        if got.requires_grad:
+            got.sum().backward()
+            assert got.grad.tolist() == [1] * 3
+    with pytest.raises(ValueError, match="damaged"):
+        data = bytes(backend.plain_pickle(sent[1]))
+        loads(data.replace(b"\x02\x20\x02\x02", b"\x02\x20\x02\x04"))
+    assert in_flight() == 0
+
+
 def others() -> dict[str, Callable[[], Any]]:
     base = torch.arange(12.0)
     return {
         "a part of a storage": lambda: base[:4],
         "not contiguous": lambda: torch.ones(3, 4).t(),
-        "with a gradient": lambda: torch.ones(3, requires_grad=True),
+        "with a hook of its gradient": with_hook,
+        "no leaf": lambda: torch.ones(3, requires_grad=True) * 2,
         "conjugate": lambda: torch.ones(3, dtype=torch.complex64).conj(),
         "negative": lambda: torch._neg_view(torch.ones(3)),
         "empty": lambda: torch.ones(0),
-        "a parameter": lambda: torch.nn.Parameter(torch.ones(3)),
+        "a part of a parameter's storage": lambda: torch.nn.Parameter(base[:4]),
         "a dtype that DLPack lacks": lambda: torch.zeros(4, dtype=torch.float8_e5m2),
         "sparse": lambda: torch.eye(3).to_sparse(),
         "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
@@ -229,7 +262,9 @@ def test_a_process_that_installs_nothing_receives_it(tmp_path: Path) -> None:
         import mp_all as mp
 
         def read(queue, results):
-            results.put(queue.get().tolist())
+            for _ in range(3):
+                got = queue.get()
+                results.put((type(got).__name__, got.requires_grad, got.tolist()))
 
         if __name__ == "__main__":
             ctx = mp.get_context("spawn")
@@ -238,11 +273,16 @@ def test_a_process_that_installs_nothing_receives_it(tmp_path: Path) -> None:
             process.start()  # before the installation
             mp.torch_install()
             import torch
-            queue.put(torch.arange(3))
-            print(results.get())
+            for sent in torch.arange(3), torch.nn.Parameter(torch.ones(1)), torch.ones(1, requires_grad=True):
+                queue.put(sent)
+                print(results.get())
             process.join()
     """
-    assert succeeded(run_script(tmp_path, script)).split("\n")[0] == "[0, 1, 2]"
+    assert succeeded(run_script(tmp_path, script)).splitlines() == [
+        "('Tensor', False, [0, 1, 2])",
+        "('Parameter', True, [1.0])",
+        "('Tensor', True, [1.0])",
+    ]
 
 
 def test_another_version_of_mp_cores_table_is_refused(tmp_path: Path) -> None:

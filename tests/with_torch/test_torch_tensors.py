@@ -188,6 +188,18 @@ def test_share_memory_moves_in_place_and_keeps_views(strategy: str) -> None:
     assert torch.empty(0).share_memory_().numel() == 0
 
 
+def test_share_memory_of_a_storage_on_a_device_does_nothing_as_with_torch() -> None:
+    class OnDevice(torch.UntypedStorage):  # type: ignore[misc]
+        """As near to it as there is without one."""
+
+        device = torch.device("cuda", 0)
+
+    storage = OnDevice(8)
+    address = storage.data_ptr()
+    assert storage.share_memory_() is storage
+    assert storage.data_ptr() == address
+
+
 def test_memory_that_torch_has_shared_stays_torchs(echo: Carrier) -> None:
     tensor = torch.zeros(5)
     storage = tensor.untyped_storage()

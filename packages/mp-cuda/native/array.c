@@ -61,7 +61,7 @@ static const known_dtype *numbers_of(PyObject *dtype)
     return add(sent, &sent_count, made);
 }
 
-/* The dtype with these numbers, borrowed. */
+/* The dtype with these numbers, a new reference. */
 static PyObject *dtype_of(const mp_layout *l)
 {
     unsigned filled = received_count < KNOWN ? received_count : KNOWN;
@@ -69,13 +69,13 @@ static PyObject *dtype_of(const mp_layout *l)
     for (unsigned i = 0; i < filled; i++)
         if (received[i].code == l->code && received[i].bits == l->bits &&
             received[i].lanes == l->lanes)
-            return received[i].dtype;
+            return Py_NewRef(received[i].dtype);
     PyObject *dtype =
         PyObject_CallFunction(mp_hook.dtype_of, "((iii))", l->code, l->bits, l->lanes);
-    if (dtype == NULL)
-        return NULL;
-    return add(received, &received_count, (known_dtype){dtype, l->bits, l->lanes, l->code, 1})
-        ->dtype;
+    if (dtype != NULL)
+        add(received, &received_count,
+            (known_dtype){Py_NewRef(dtype), l->bits, l->lanes, l->code, 1});
+    return dtype;
 }
 
 /* ---- from arrays ---- */
@@ -83,6 +83,18 @@ static PyObject *dtype_of(const mp_layout *l)
 static int64_t itemsize_of(const mp_layout *l)
 {
     return ((int64_t)l->bits * l->lanes + 7) / 8;
+}
+
+/* -1 with an exception. */
+static int64_t itemsize_in(PyObject *dtype)
+{
+    PyObject *itemsize = PyObject_GetAttrString(dtype, "itemsize");
+    int64_t nbytes = itemsize == NULL ? -1 : PyLong_AsLongLong(itemsize);
+
+    Py_XDECREF(itemsize);
+    if (nbytes < 0 && !PyErr_Occurred())
+        mp_damaged("its element type has a negative size");
+    return nbytes;
 }
 
 /* The numbers of a tuple; -1 with an exception. */
@@ -119,13 +131,10 @@ int mp_describe_array(const mp_array *array, mp_described *to)
     int64_t step = itemsize_of(&to->head);
     if (!dtype->is_plain) {
         to->head.flags |= MP_OTHER_DTYPE;
-        PyObject *itemsize = PyObject_GetAttrString(array->dtype, "itemsize");
-        step = itemsize == NULL ? -1 : PyLong_AsLongLong(itemsize);
-        Py_XDECREF(itemsize);
-        if (step < 0 && PyErr_Occurred())
-            return -1;
+        step = itemsize_in(array->dtype);
     }
-    if (numbers(array->shape, shape, nd) < 0 || numbers(array->strides, strides, nd) < 0)
+    if (step < 0 || numbers(array->shape, shape, nd) < 0 ||
+        numbers(array->strides, strides, nd) < 0)
         return -1;
     int is_empty = 0;
     to->low = 0;
@@ -188,46 +197,39 @@ static int is_inside(const int64_t *shape, const int64_t *strides, int nd, int64
     return is_empty || (!wraps && low >= 0 && (uint64_t)high <= size);
 }
 
-PyObject *mp_array_of(const void *layout, size_t nbytes, uint64_t base, uint64_t size, int device,
-                      PyObject *owner, PyObject *dtype)
+PyObject *mp_array_of(const mp_layout *head, const void *layout, uint64_t base, uint64_t size,
+                      int device, PyObject *owner, PyObject *dtype)
 {
-    static allocfunc alloc;
-    mp_layout head;
-    int64_t dims[2 * MP_AXES];
+    int nd = head->nd, is_strided = (head->flags & MP_STRIDED) != 0;
+    int64_t dims[2 * MP_AXES], *strides = dims + nd;
+    int64_t itemsize = dtype != NULL ? itemsize_in(dtype) : itemsize_of(head), step = itemsize;
 
-    if (mp_read_layout(layout, nbytes, &head) < 0)
+    if (itemsize < 0)
         return NULL;
-    memcpy(dims, (const char *)layout + sizeof(head), nbytes - sizeof(head));
-    int64_t step = itemsize_of(&head);
-    if (dtype != NULL) {
-        PyObject *itemsize = PyObject_GetAttrString(dtype, "itemsize");
-        step = itemsize == NULL ? -1 : PyLong_AsLongLong(itemsize);
-        Py_XDECREF(itemsize);
-        if (PyErr_Occurred())
-            return NULL;
-    }
-    int64_t itemsize = step;
-    for (int i = head.nd; !(head.flags & MP_STRIDED) && i-- > 0;) {
-        dims[head.nd + i] = step;
+    memcpy(dims, (const char *)layout + sizeof(*head),
+           (size_t)nd * sizeof(dims[0]) * (is_strided ? 2 : 1));
+    for (int i = nd; !is_strided && i-- > 0;) {
+        strides[i] = step;
         if (dims[i] > 1 && __builtin_mul_overflow(step, dims[i], &step))
             return mp_damaged("a shape is too large");
     }
-    if (!is_inside(dims, dims + head.nd, head.nd, itemsize, head.offset, size))
+    if (!is_inside(dims, strides, nd, itemsize, head->offset, size))
         return mp_damaged("an array reaches beyond its memory");
-    if (dtype == NULL && (dtype = dtype_of(&head)) == NULL)
+    dtype = dtype != NULL ? Py_NewRef(dtype) : dtype_of(head);
+    if (dtype == NULL)
         return NULL;
-    if (alloc == NULL)
-        alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)mp_hook.array_type, Py_tp_alloc);
-    mp_array *array = (mp_array *)alloc((PyTypeObject *)mp_hook.array_type, 0);
-    if (array == NULL)
+    mp_array *array = mp_new(mp_hook.array_type);
+    if (array == NULL) {
+        Py_DECREF(dtype);
         return NULL;
-    array->dtype = Py_NewRef(dtype);
+    }
+    array->dtype = dtype;
     array->owner = Py_XNewRef(owner);
-    array->ptr = head.row == MP_NO_ROW ? 0 : base + (uint64_t)head.offset;
+    array->ptr = head->row == MP_NO_ROW ? 0 : base + (uint64_t)head->offset;
     array->device = device;
-    array->readonly = (head.flags & MP_READONLY) != 0;
-    array->shape = tuple_of(dims, head.nd);
-    array->strides = array->shape ? tuple_of(dims + head.nd, head.nd) : NULL;
+    array->readonly = (head->flags & MP_READONLY) != 0;
+    array->shape = tuple_of(dims, nd);
+    array->strides = array->shape ? tuple_of(strides, nd) : NULL;
     if (array->strides == NULL)
         Py_CLEAR(array);
     return (PyObject *)array;
@@ -238,12 +240,10 @@ PyObject *mp_array_of(const void *layout, size_t nbytes, uint64_t base, uint64_t
 /* The strides of C order. */
 static PyObject *row_major(PyObject *shape, PyObject *dtype)
 {
-    PyObject *itemsize = PyObject_GetAttrString(dtype, "itemsize");
-    long long step = itemsize == NULL ? -1 : PyLong_AsLongLong(itemsize);
+    int64_t step = itemsize_in(dtype);
     Py_ssize_t nd = PyTuple_Size(shape);
     PyObject *strides = step < 0 ? NULL : PyTuple_New(nd);
 
-    Py_XDECREF(itemsize);
     for (Py_ssize_t i = nd; strides != NULL && i-- > 0;) {
         long long n = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
         PyObject *value = n == -1 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(step);
@@ -273,7 +273,7 @@ static PyObject *array_new(PyTypeObject *type, PyObject *args, PyObject *names)
     strides = strides == Py_None ? row_major(shape, dtype) : Py_NewRef(strides);
     if (strides == NULL)
         return NULL;
-    mp_array *self = (mp_array *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_array *self = mp_new((PyObject *)type);
     if (self == NULL) {
         Py_DECREF(strides);
         return NULL;
@@ -308,15 +308,13 @@ static int array_clear(PyObject *op)
 static void array_dealloc(PyObject *op)
 {
     mp_array *self = (mp_array *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     PyObject_GC_UnTrack(op);
     Py_XDECREF(self->shape);
     Py_XDECREF(self->strides);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->owner);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyObject *get_stream(PyObject *op, void *unused)
@@ -357,18 +355,11 @@ static PyType_Slot array_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec array_spec = {
-    .name = "mp_cuda._native.Array",
-    .basicsize = sizeof(mp_array),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = array_slots,
-};
-
-int mp_add_array_type(PyObject *module)
+int mp_add_array(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &array_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Array", type);
+    PyObject *type = mp_add_type(module, "mp_cuda._native.Array", sizeof(mp_array),
+                                 Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, array_slots);
 
     Py_XDECREF(type);
-    return rc;
+    return type == NULL ? -1 : 0;
 }

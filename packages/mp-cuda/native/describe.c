@@ -85,7 +85,7 @@ static int is_in(uint64_t low, uint64_t high, uint64_t base, uint64_t nbytes)
     return base <= low && low <= high && high <= base + nbytes;
 }
 
-/* The known allocation with these bytes, borrowed; NULL, perhaps with an exception. */
+/* The known allocation with these bytes, a new reference; NULL, perhaps with an exception. */
 static mp_memory *known_memory(int device, uint64_t low, uint64_t high)
 {
     uint64_t id;
@@ -97,7 +97,7 @@ static mp_memory *known_memory(int device, uint64_t low, uint64_t high)
     Py_XDECREF(number);
     return memory != NULL && is_in(low, high, memory->base, memory->nbytes) &&
                    PyBytes_AsString(memory->key)[offsetof(mp_key_head, transport)] == MP_BY_HANDLE
-               ? memory
+               ? (mp_memory *)Py_NewRef((PyObject *)memory)
                : NULL;
 }
 
@@ -118,10 +118,12 @@ static mp_source *forwarded(const mp_array *array, mp_mapping *of, PyObject *lea
     return mp_new_source(leases, of->key, of->ptr, of->nbytes, of->device);
 }
 
+/* Keep it in the export, unless this is NULL or was revoked meanwhile, or else in a new one. */
 static mp_source *kept(mp_reference *export, PyObject *owner, mp_memory *memory, PyObject *extra)
 {
-    mp_reference *in =
-        export != NULL ? (mp_reference *)Py_NewRef((PyObject *)export) : mp_new_export();
+    mp_reference *in = export != NULL && !mp_has_ended(export)
+                           ? (mp_reference *)Py_NewRef((PyObject *)export)
+                           : mp_new_export();
     mp_source *source = in == NULL ? NULL : mp_keep(in, owner, memory, extra);
 
     if (source == NULL && in != NULL && in != export)
@@ -193,21 +195,20 @@ mp_source *mp_find_source(PyObject *array, int64_t low, int64_t high, mp_referen
     }
     mp_memory *memory =
         export != NULL ? export->last : NULL; /* it is kept, so its address is not reused */
-    if (memory == NULL || memory->device != self->device ||
-        !is_in(first, end, memory->base, memory->nbytes))
-        memory = known_memory(self->device, first, end);
-    if (memory != NULL)
-        return kept(export, owner, memory, NULL);
-    mp_pointer asked;
-    if (PyErr_Occurred() || mp_ask_pointer(self->device, first, &asked) < 0)
-        return NULL;
-    if (asked.type == MP_HOST || !asked.is_legacy || asked.is_managed || asked.buffer_id == 0 ||
-        !is_in(first, end, asked.base, asked.nbytes))
-        return unusual(array, low, high, &asked, export, receivers, fallback, address);
-    memory = learned(&asked, MP_BY_HANDLE, asked.handle);
-    if (memory == NULL)
-        return NULL;
-    mp_source *source = kept(export, owner, memory, NULL);
-    Py_DECREF(memory);
+    memory = memory != NULL && memory->device == self->device &&
+                     is_in(first, end, memory->base, memory->nbytes)
+                 ? (mp_memory *)Py_NewRef((PyObject *)memory)
+                 : known_memory(self->device, first, end);
+    if (memory == NULL) {
+        mp_pointer asked;
+        if (PyErr_Occurred() || mp_ask_pointer(self->device, first, &asked) < 0)
+            return NULL;
+        if (asked.type == MP_HOST || !asked.is_legacy || asked.is_managed || asked.buffer_id == 0 ||
+            !is_in(first, end, asked.base, asked.nbytes))
+            return unusual(array, low, high, &asked, export, receivers, fallback, address);
+        memory = learned(&asked, MP_BY_HANDLE, asked.handle);
+    }
+    mp_source *source = memory == NULL ? NULL : kept(export, owner, memory, NULL);
+    Py_XDECREF((PyObject *)memory);
     return source;
 }

@@ -88,12 +88,12 @@ void mp_forget_driver(void)
     is_loaded = 0; /* the hook says what is wrong in a forked child */
 }
 
-static int failed(const char *function, CUresult code)
+/* 0 for success, otherwise -1 with an exception. */
+static int checked(const char *function, CUresult code)
 {
-    PyObject *said = PyObject_CallFunction(mp_hook.driver_failed, "si", function, code);
-
-    Py_XDECREF(said);
-    return -1;
+    if (code != 0)
+        Py_XDECREF(PyObject_CallFunction(mp_hook.driver_failed, "si", function, code));
+    return code == 0 ? 0 : -1;
 }
 
 static void *context_of(int device)
@@ -124,7 +124,7 @@ int mp_driver_begin(int device, mp_context *context)
     if (code == 0)
         code = driver.push(wanted);
     if (code != 0)
-        return failed("cuCtxPushCurrent", code);
+        return checked("cuCtxPushCurrent", code);
     context->is_pushed = 1;
     return 0;
 }
@@ -149,7 +149,7 @@ int mp_record(void *event, uint64_t stream)
     CUresult code;
 
     CALL(code, driver.record(event, (void *)(uintptr_t)stream));
-    return code == 0 ? 0 : failed("cuEventRecord", code);
+    return checked("cuEventRecord", code);
 }
 
 int mp_wait(void *event, uint64_t stream)
@@ -157,7 +157,7 @@ int mp_wait(void *event, uint64_t stream)
     CUresult code;
 
     CALL(code, driver.wait((void *)(uintptr_t)stream, event, 0));
-    return code == 0 ? 0 : failed("cuStreamWaitEvent", code);
+    return checked("cuStreamWaitEvent", code);
 }
 
 int mp_synchronize(uint64_t stream)
@@ -165,7 +165,7 @@ int mp_synchronize(uint64_t stream)
     CUresult code;
 
     CALL(code, driver.synchronize_stream((void *)(uintptr_t)stream));
-    return code == 0 ? 0 : failed("cuStreamSynchronize", code);
+    return checked("cuStreamSynchronize", code);
 }
 
 int mp_synchronize_device(void)
@@ -173,7 +173,7 @@ int mp_synchronize_device(void)
     CUresult code;
 
     CALL(code, driver.synchronize());
-    return code == 0 ? 0 : failed("cuCtxSynchronize", code);
+    return checked("cuCtxSynchronize", code);
 }
 
 /* ---- memory ---- */
@@ -212,7 +212,7 @@ int mp_ask_pointer(int device, uint64_t pointer, mp_pointer *to)
         code = driver.memory_handle((ipc_handle *)to->handle, to->base);
     }
     mp_driver_end(&context);
-    return code == 0 ? 0 : failed(name, code);
+    return checked(name, code);
 }
 
 int mp_open_handle(int device, const void *bytes, uint64_t *pointer)
@@ -260,7 +260,7 @@ int mp_device_is_idle(int device)
     mp_driver_end(&context);
     if (code >= FIRST_OF_CAPTURE && code < FIRST_OF_CAPTURE + 20)
         return 0;
-    return code == 0 ? 1 : failed("cuCtxSynchronize", code);
+    return checked("cuCtxSynchronize", code) < 0 ? -1 : 1;
 }
 
 /* ---- functions of the module ---- */
@@ -289,22 +289,19 @@ static PyObject *end_these(PyObject *args, CUresult (**end)(uint64_t number))
     return codes;
 }
 
-/* free_memory(device, addresses) -> codes of the driver */
-PyObject *mp_py_free_memory(PyObject *module, PyObject *args)
+static PyObject *free_memory(PyObject *module, PyObject *args)
 {
     (void)module;
     return end_these(args, &driver.free_memory);
 }
 
-/* destroy_events(device, numbers) -> codes of the driver */
-PyObject *mp_py_destroy_events(PyObject *module, PyObject *args)
+static PyObject *destroy_events(PyObject *module, PyObject *args)
 {
     (void)module;
     return end_these(args, &driver.destroy_event);
 }
 
-/* synchronize(device) -> False if a stream is being captured into a graph, whose work has not begun */
-PyObject *mp_py_synchronize(PyObject *module, PyObject *device)
+static PyObject *synchronize(PyObject *module, PyObject *device)
 {
     long number = PyLong_AsLong(device);
     int is_idle = number == -1 && PyErr_Occurred() ? -1 : mp_device_is_idle((int)number);
@@ -349,4 +346,19 @@ int mp_ordinal_of(const unsigned char *uuid)
     Py_XDECREF(number);
     unsigned char same[16];
     return device < 0 || mp_uuid_of(device, same) < 0 ? -1 : device;
+}
+
+static PyMethodDef functions[] = {
+    MP_FUNCTION(free_memory, METH_VARARGS, "(device, addresses, /)",
+                "Free allocations; return codes."),
+    MP_FUNCTION(destroy_events, METH_VARARGS, "(device, numbers, /)",
+                "Destroy events; return codes."),
+    MP_FUNCTION(synchronize, METH_O, "(device, /)",
+                "Wait for all work of a device; return False during a capture."),
+    {NULL, NULL, 0, NULL},
+};
+
+int mp_add_driver(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }

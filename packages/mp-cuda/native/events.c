@@ -48,8 +48,7 @@ void mp_forget_events(void)
         pools[i].count = 0; /* the driver has them no more */
 }
 
-/* free_events() -> how many events are in the pools */
-PyObject *mp_py_free_events(PyObject *module, PyObject *unused)
+static PyObject *free_events(PyObject *module, PyObject *unused)
 {
     size_t count = 0;
     (void)module, (void)unused;
@@ -75,7 +74,7 @@ static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *names)
         return NULL;
     if (device < 0 || device >= MP_DEVICES || nbytes != MP_CUDA_HANDLE)
         return PyErr_Format(PyExc_ValueError, "device %d, a handle of %zd bytes", device, nbytes);
-    mp_event *self = (mp_event *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_event *self = mp_new((PyObject *)type);
     if (self == NULL)
         return NULL;
     self->event = (void *)(uintptr_t)number;
@@ -87,7 +86,6 @@ static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *names)
 
 static void event_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
     PyObject *task = ((mp_event *)op)->task;
 
     if (task != NULL) {
@@ -95,8 +93,7 @@ static void event_dealloc(PyObject *op)
         mp_leave_to(mp_hook.wake, NULL);
         Py_DECREF(task);
     }
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyObject *event_forget(PyObject *op, PyObject *unused)
@@ -119,15 +116,13 @@ static PyType_Slot event_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec event_spec = {
-    .name = "mp_cuda._native.Event",
-    .basicsize = sizeof(mp_event),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = event_slots,
+static PyMethodDef functions[] = {
+    MP_FUNCTION(free_events, METH_NOARGS, "()", "Count the events in the pool."),
+    {NULL, NULL, 0, NULL},
 };
 
-int mp_add_event_type(PyObject *module)
+int mp_add_events(PyObject *module)
 {
-    mp_event_type = PyType_FromModuleAndSpec(module, &event_spec, NULL);
-    return mp_event_type == NULL ? -1 : PyModule_AddObjectRef(module, "Event", mp_event_type);
+    mp_event_type = mp_add_type(module, "mp_cuda._native.Event", sizeof(mp_event), 0, event_slots);
+    return mp_event_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
 }

@@ -26,7 +26,6 @@
 #include "native.h"
 
 #include <errno.h>
-#include <time.h>
 
 enum { FEW = 2, MANY = 8 };
 
@@ -41,17 +40,13 @@ static unsigned released; /* of those that were looked at since some were ended 
 
 static void memory_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-
     Py_XDECREF(((mp_memory *)op)->key);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 mp_memory *mp_new_memory(PyObject *key, uint64_t base, uint64_t nbytes, int device)
 {
-    PyTypeObject *type = (PyTypeObject *)memory_type;
-    mp_memory *self = (mp_memory *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_memory *self = mp_new(memory_type);
 
     if (self == NULL)
         return NULL;
@@ -65,7 +60,6 @@ mp_memory *mp_new_memory(PyObject *key, uint64_t base, uint64_t nbytes, int devi
 static void source_dealloc(PyObject *op)
 {
     mp_source *self = (mp_source *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     Py_XDECREF(self->leases);
     Py_XDECREF((PyObject *)self->older);
@@ -73,15 +67,13 @@ static void source_dealloc(PyObject *op)
     Py_XDECREF(self->key);
     Py_XDECREF(self->extra);
     Py_XDECREF(self->owner); /* last: to free it may run any code */
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 mp_source *mp_new_source(PyObject *leases, PyObject *key, uint64_t base, uint64_t nbytes,
                          int device)
 {
-    PyTypeObject *type = (PyTypeObject *)source_type;
-    mp_source *self = (mp_source *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_source *self = mp_new(source_type);
 
     if (self == NULL)
         return NULL;
@@ -127,8 +119,10 @@ mp_source *mp_keep(mp_reference *export, PyObject *owner, mp_memory *memory, PyO
     if (self == NULL)
         return NULL;
     self->older = (mp_source *)Py_XNewRef((PyObject *)older);
-    self->number = (uint32_t)PyList_Size(export->keeps);
+    self->number = export->keeps == NULL ? 0 : (uint32_t)PyList_Size(export->keeps);
     self->extra = Py_XNewRef(extra);
+    if (export->keeps == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "the lease has ended and cannot be sent");
     if (PyErr_Occurred() || PyList_Append(export->keeps, (PyObject *)self) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -137,7 +131,7 @@ mp_source *mp_keep(mp_reference *export, PyObject *owner, mp_memory *memory, PyO
     if (memory != NULL) {
         self->memory = (mp_memory *)Py_NewRef((PyObject *)memory);
         if (memory->exports++ == 0)
-            mp_count_own(memory->device, memory->key, 1);
+            mp_count(memory->device, memory->key, 1, 1);
     }
     if (set_latest(owner, self) < 0) { /* it is kept, and not found */
         Py_DECREF(self);
@@ -196,34 +190,39 @@ static int allocate(mpshm_block *block, int *is_locked)
     return rc < 0 ? -1 : 0;
 }
 
-/* Whether this process uses the memory for more than its exports; -1 with an exception. */
+/* Whether this process uses the memory for more than its exports; -1 with an exception. To ask may end
+ * the export. */
 static int is_in_use(const mp_reference *export)
 {
-    Py_ssize_t n = PyList_Size(export->keeps);
+    PyObject *keeps = Py_NewRef(export->keeps);
+    int is_used =
+        PyList_Size(keeps) == 0; /* its message is just being made, or it keeps only events */
 
-    for (Py_ssize_t i = 0; i < n && i < PyList_Size(export->keeps); i++) {
-        PyObject *owner = ((mp_source *)PyList_GetItem(export->keeps, i))->owner;
+    for (Py_ssize_t i = 0; !is_used && i < PyList_Size(keeps); i++) {
+        PyObject *owner = ((mp_source *)PyList_GetItem(keeps, i))->owner;
         Py_ssize_t kept = 0;
         for (const mp_source *at = mp_latest_source(owner); at != NULL; at = at->older)
             kept++;
-        if (Py_REFCNT(owner) > kept)
-            return 1;
-        PyObject *ask = PyDict_GetItemWithError(mp_hook.in_use, (PyObject *)Py_TYPE(owner));
+        is_used = Py_REFCNT(owner) > kept;
+        PyObject *ask =
+            is_used ? NULL : PyDict_GetItemWithError(mp_hook.in_use, (PyObject *)Py_TYPE(owner));
         PyObject *said = ask == NULL ? NULL : mp_call(ask, owner);
-        int is_used = said == NULL ? (PyErr_Occurred() ? -1 : 0) : PyObject_IsTrue(said);
+        if (said != NULL)
+            is_used = PyObject_IsTrue(said);
+        else if (PyErr_Occurred())
+            is_used = -1;
         Py_XDECREF(said);
-        if (is_used != 0)
-            return is_used;
     }
-    return n == 0; /* its message is just being made, or it keeps only events */
+    Py_DECREF(keeps);
+    return is_used;
 }
 
 void mp_end_export(mp_reference *self)
 {
-    PyObject *type, *value, *traceback, *keeps = self->keeps;
+    PyObject *keeps = self->keeps;
     int was_sent = self->is_sent && self->link.next != NULL;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     mp_take_out(&self->link);
     self->keeps = NULL;
     for (Py_ssize_t i = 0; keeps != NULL && i < PyList_Size(keeps); i++) {
@@ -231,7 +230,7 @@ void mp_end_export(mp_reference *self)
         mp_memory *memory = source->memory;
         take_off(source);
         if (memory != NULL && --memory->exports == 0)
-            mp_count_own(memory->device, memory->key, -1);
+            mp_count(memory->device, memory->key, 1, -1);
     }
     mp_return_events(self);
     Py_CLEAR(self->last);
@@ -239,7 +238,7 @@ void mp_end_export(mp_reference *self)
     Py_XDECREF(keeps); /* last: to free what it has may run any code */
     if (was_sent)
         Py_DECREF(self);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 /* End those that no other process has. */
@@ -271,11 +270,13 @@ static int look_at_oldest(void)
         if (!export->is_sent)
             continue;
         released += mp_core.block_others(&export->block) == 0;
+        Py_INCREF((PyObject *)export);
         int is_used = mp_is_recalled(export) ? 1 : is_in_use(export);
-        if (is_used < 0)
-            return -1;
         if (!is_used && export->block.data != NULL)
             mp_flags(export)[MP_RECALLED] = 1;
+        Py_DECREF(export);
+        if (is_used < 0)
+            return -1;
     }
     if (released >= MANY) /* each time it looks at all leases */
         end_released();
@@ -301,30 +302,27 @@ mp_reference *mp_new_export(void)
     if (self != NULL) {
         self->is_sent = 0;
         self->keeps = keeps;
+        mp_take_out(&self->link);
         mp_append(&exports, &self->link);
     } else {
         Py_DECREF(keeps);
     }
     if (is_locked) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
+        mp_error error = mp_set_aside();
         Py_XDECREF(PyObject_CallMethod(mp_hook.no_fork, "release", NULL));
-        PyErr_Restore(type, value, traceback);
+        mp_put_back(&error);
     }
     return self;
 }
 
 PyObject *mp_offer(mp_reference *self)
 {
-    struct timespec now;
-
     if (mp_has_ended(self))
         return PyErr_Format(PyExc_ValueError, "the lease has ended and cannot be sent");
     PyObject *handle = mp_core.make_handle(&self->block, MPSHM_LASTING);
     if (handle == NULL)
         return NULL;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    self->sent_at = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    self->sent_at = mp_now();
     if (!self->is_sent) {
         self->is_sent = 1;
         Py_INCREF((PyObject *)self); /* for the list */
@@ -344,18 +342,19 @@ PyObject *mp_own_sent(uint64_t serial)
             found = MP_OF(mp_reference, link, at);
     if (found == NULL)
         return Py_NewRef(Py_None);
-    PyObject *owners = PyList_New(0), *sources = PyList_GetSlice(found->keeps, 0, PY_SSIZE_T_MAX);
+    PyObject *keeps = Py_NewRef(found->keeps); /* new objects may collect garbage, and so end it */
+    PyObject *owners = PyList_New(0), *sources = PyList_GetSlice(keeps, 0, PY_SSIZE_T_MAX);
     int rc = owners == NULL || sources == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; rc == 0 && i < PyList_Size(sources); i++)
         rc = PyList_Append(owners, ((mp_source *)PyList_GetItem(sources, i))->owner);
     PyObject *both = rc == 0 ? PyTuple_Pack(2, owners, sources) : NULL;
     Py_XDECREF(owners);
     Py_XDECREF(sources);
+    Py_DECREF(keeps);
     return both;
 }
 
-/* own_sent(serial) -> what an export of this process keeps, a list; None if it has ended */
-PyObject *mp_py_own_sent(PyObject *module, PyObject *serial)
+static PyObject *own_sent(PyObject *module, PyObject *serial)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(serial);
     (void)module;
@@ -368,8 +367,7 @@ PyObject *mp_py_own_sent(PyObject *module, PyObject *serial)
     return owners;
 }
 
-/* export_object(object) -> (serial, offer): keep it until the receiver of the offer has released it */
-PyObject *mp_py_export_object(PyObject *module, PyObject *object)
+static PyObject *export_object(PyObject *module, PyObject *object)
 {
     mp_reference *export = mp_new_export();
     mp_source *source = export == NULL ? NULL : mp_keep(export, object, NULL, NULL);
@@ -399,10 +397,7 @@ static PyObject *all(void)
     return list;
 }
 
-/* look_at_exports(recall, revoke_before): recall the memory of all, or of those that the program has
- * dropped; revoke messages that were sent before that time; end what no other process has. Return whether
- * any are left */
-PyObject *mp_py_look_at_exports(PyObject *module, PyObject *args)
+static PyObject *look_at_exports(PyObject *module, PyObject *args)
 {
     double before;
     int recall;
@@ -433,17 +428,16 @@ PyObject *mp_py_look_at_exports(PyObject *module, PyObject *args)
     return PyBool_FromLong(rc);
 }
 
-/* live_exports() -> for each its bytes, those who have it, and whether it only lingers there */
-PyObject *mp_py_live_exports(PyObject *module, PyObject *unused)
+static PyObject *live_exports(PyObject *module, PyObject *unused)
 {
-    PyObject *list = PyList_New(0);
+    PyObject *sent = all(), *list = sent == NULL ? NULL : PyList_New(0);
     (void)module, (void)unused;
 
-    for (mp_link *at = exports.next; list != NULL && at != &exports; at = at->next) {
-        const mp_reference *export = MP_OF(mp_reference, link, at);
+    for (Py_ssize_t at = 0; list != NULL && at < PyList_Size(sent); at++) {
+        const mp_reference *export = (mp_reference *)PyList_GetItem(sent, at);
         unsigned long long nbytes = 0;
-        if (!export->is_sent)
-            continue;
+        if (export->keeps == NULL)
+            continue; /* a new row may collect garbage, and so end it */
         for (Py_ssize_t i = 0; i < PyList_Size(export->keeps); i++) {
             const mp_source *source = (mp_source *)PyList_GetItem(export->keeps, i);
             int is_first = source->memory != NULL;
@@ -458,6 +452,7 @@ PyObject *mp_py_live_exports(PyObject *module, PyObject *unused)
             Py_CLEAR(list);
         Py_XDECREF(row);
     }
+    Py_XDECREF(sent);
     return list;
 }
 
@@ -474,38 +469,30 @@ void mp_forget_exports(void)
     PyDict_Clear(latest);
 }
 
-/* ---- the types ---- */
-
-static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, "An allocation of this process."},
-    {Py_tp_dealloc, memory_dealloc},
-    {0, NULL},
+static PyMethodDef functions[] = {
+    MP_FUNCTION(own_sent, METH_O, "(serial, /)",
+                "List what an export of this process keeps; None if it has ended."),
+    MP_FUNCTION(export_object, METH_O, "(object, /)",
+                "Keep it for a message; return (serial, offer)."),
+    MP_FUNCTION(
+        look_at_exports, METH_VARARGS, "(recall, revoke_before, /)",
+        "Recall the memory that the program has dropped, or all; end what no other process has."),
+    MP_FUNCTION(live_exports, METH_NOARGS, "()",
+                "List bytes, references and whether it lingers of each export."),
+    {NULL, NULL, 0, NULL},
 };
 
-static PyType_Spec memory_spec = {
-    .name = "mp_cuda._native.Memory",
-    .basicsize = sizeof(mp_memory),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = memory_slots,
-};
-
-static PyType_Slot source_slots[] = {
-    {Py_tp_doc, "Memory that messages may have, as they describe it."},
-    {Py_tp_dealloc, source_dealloc},
-    {0, NULL},
-};
-
-static PyType_Spec source_spec = {
-    .name = "mp_cuda._native.Source",
-    .basicsize = sizeof(mp_source),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = source_slots,
-};
-
-int mp_add_export_types(PyObject *module)
+int mp_add_exports(PyObject *module)
 {
-    memory_type = PyType_FromModuleAndSpec(module, &memory_spec, NULL);
-    source_type = PyType_FromModuleAndSpec(module, &source_spec, NULL);
+    PyType_Slot of_memory[] = {{Py_tp_dealloc, memory_dealloc}, {0, NULL}};
+    PyType_Slot of_source[] = {{Py_tp_dealloc, source_dealloc}, {0, NULL}};
+
+    memory_type =
+        mp_add_type(module, "mp_cuda._native.Memory", sizeof(mp_memory), MP_ONLY_HERE, of_memory);
+    source_type =
+        mp_add_type(module, "mp_cuda._native.Source", sizeof(mp_source), MP_ONLY_HERE, of_source);
     latest = PyDict_New();
-    return memory_type == NULL || source_type == NULL || latest == NULL ? -1 : 0;
+    return memory_type == NULL || source_type == NULL || latest == NULL
+               ? -1
+               : PyModule_AddFunctions(module, functions);
 }

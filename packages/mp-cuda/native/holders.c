@@ -46,47 +46,21 @@ static void begin(void)
     held->rows = MP_DEVICES;
 }
 
-static holder_row *row_of(int device, const unsigned char *uuid)
-{
-    if (held == NULL && !has_failed)
-        begin();
-    if (held == NULL || device < 0 || device >= MP_DEVICES)
-        return NULL;
-    memcpy(held->row[device].uuid, uuid, sizeof(held->row[device].uuid));
-    return &held->row[device];
-}
-
-static void add(uint64_t *bytes, uint64_t *count, uint64_t nbytes, int sign)
-{
-    __atomic_fetch_add(bytes, sign > 0 ? nbytes : -nbytes, __ATOMIC_RELAXED);
-    __atomic_fetch_add(count, (uint64_t)sign, __ATOMIC_RELAXED);
-}
-
-static holder_row *row_for(int device, PyObject *key, uint64_t *nbytes)
+void mp_count(int device, PyObject *key, int is_own, int sign)
 {
     mp_key_head head;
 
     memcpy(&head, PyBytes_AsString(key), sizeof(head));
-    *nbytes = head.nbytes;
-    return row_of(device, head.uuid);
-}
-
-void mp_count_held(int device, PyObject *key, int sign)
-{
-    uint64_t nbytes;
-    holder_row *row = row_for(device, key, &nbytes);
-
-    if (row != NULL)
-        add(&row->held_bytes, &row->held_count, nbytes, sign);
-}
-
-void mp_count_own(int device, PyObject *key, int sign)
-{
-    uint64_t nbytes;
-    holder_row *row = row_for(device, key, &nbytes);
-
-    if (row != NULL)
-        add(&row->own_bytes, &row->own_count, nbytes, sign);
+    if (held == NULL && !has_failed)
+        begin();
+    if (held == NULL || device < 0 || device >= MP_DEVICES)
+        return;
+    holder_row *row = &held->row[device];
+    memcpy(row->uuid, head.uuid, sizeof(row->uuid));
+    __atomic_fetch_add(is_own ? &row->own_bytes : &row->held_bytes,
+                       sign > 0 ? head.nbytes : -head.nbytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(is_own ? &row->own_count : &row->held_count, (uint64_t)sign,
+                       __ATOMIC_RELAXED);
 }
 
 void mp_forget_holders(void)

@@ -22,19 +22,17 @@ static const struct {
 
 void mp_leave_to(PyObject *queue, PyObject *object)
 {
-    PyObject *type, *value, *traceback;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     PyObject *done = object == NULL ? PyObject_CallNoArgs(queue)
                                     : PyObject_CallMethod(queue, "append", "(O)", object);
     if (done == NULL)
         PyErr_WriteUnraisable(queue);
     Py_XDECREF(done);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
-/* set_hooks(**hooks), which are kept for the process's lifetime */
-PyObject *mp_py_set_hooks(PyObject *module, PyObject *args, PyObject *names)
+static PyObject *set_hooks(PyObject *module, PyObject *args, PyObject *names)
 {
     Py_ssize_t left = names == NULL ? 0 : PyDict_Size(names);
     (void)module, (void)args;
@@ -51,4 +49,15 @@ PyObject *mp_py_set_hooks(PyObject *module, PyObject *args, PyObject *names)
     if (left > 0)
         return PyErr_Format(PyExc_TypeError, "set_hooks() does not know one of %R", names);
     Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    MP_FUNCTION(set_hooks, METH_VARARGS | METH_KEYWORDS, "(**hooks)",
+                "Set what the C code calls or reads of the Python modules."),
+    {NULL, NULL, 0, NULL},
+};
+
+int mp_add_hooks(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }

@@ -35,28 +35,13 @@ static PyObject *table_type;
 static void table_dealloc(PyObject *op)
 {
     table *self = (table *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     mp_core.device_memory(self->began, self->nbytes, 0); /* the message has been read */
     for (size_t i = 0; i < self->count; i++)
         Py_XDECREF(self->rows[i].owner);
     PyMem_Free(self->rows);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
-
-static PyType_Slot table_slots[] = {
-    {Py_tp_doc, "What the arrays of a message share, received."},
-    {Py_tp_dealloc, table_dealloc},
-    {0, NULL},
-};
-
-static PyType_Spec table_spec = {
-    .name = "mp_cuda._native.Table",
-    .basicsize = sizeof(table),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = table_slots,
-};
 
 /* A table that is being received. */
 typedef struct {
@@ -218,7 +203,6 @@ static int receive_event(reading *from, const table *self)
 
 static PyObject *received_table(PyObject *offers, const char *bytes, size_t nbytes)
 {
-    PyTypeObject *type = (PyTypeObject *)table_type;
     reading from = {.at = bytes, .end = bytes + nbytes};
 
     if (take(&from, &from.head, sizeof(from.head)) < 0)
@@ -230,7 +214,7 @@ static PyObject *received_table(PyObject *offers, const char *bytes, size_t nbyt
                             from.head.version, MP_TABLE_VERSION);
     if (!PyTuple_Check(offers) || PyTuple_Size(offers) != from.head.leases)
         return mp_damaged("it has not one offer for each lease");
-    table *self = (table *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    table *self = mp_new(table_type);
     from.leases = self == NULL ? NULL : PyList_New(0);
     int rc = from.leases == NULL ? -1 : 0;
     if (rc == 0)
@@ -259,8 +243,7 @@ static PyObject *received_table(PyObject *offers, const char *bytes, size_t nbyt
     return (PyObject *)self;
 }
 
-/* receive_table(offers, table) -> Table */
-PyObject *mp_py_receive_table(PyObject *module, PyObject *args)
+static PyObject *receive_table(PyObject *module, PyObject *args)
 {
     PyObject *offers;
     const char *bytes;
@@ -282,7 +265,7 @@ static PyObject *array_in(PyObject *in, const void *layout, size_t nbytes, PyObj
     if (mp_read_layout(layout, nbytes, &head) < 0)
         return NULL;
     if (head.row == MP_NO_ROW)
-        return mp_array_of(layout, nbytes, 0, 0, 0, NULL, dtype);
+        return mp_array_of(&head, layout, 0, 0, 0, NULL, dtype);
     if ((PyObject *)Py_TYPE(in) != table_type || head.row >= ((table *)in)->count)
         return mp_damaged("an array is in no memory of it");
     const memory_row *row = &((table *)in)->rows[head.row];
@@ -294,8 +277,7 @@ static PyObject *array_in(PyObject *in, const void *layout, size_t nbytes, PyObj
         if (owner == NULL)
             return mp_damaged("this process keeps no such object for it");
     }
-    PyObject *array =
-        mp_array_of(layout, nbytes, row->base, row->nbytes, row->device, owner, dtype);
+    PyObject *array = mp_array_of(&head, layout, row->base, row->nbytes, row->device, owner, dtype);
     mp_described d;
     if (array != NULL && ((table *)in)->began != 0 && mp_describe_array((mp_array *)array, &d) == 0)
         ((table *)in)->nbytes += (uint64_t)(d.high - d.low);
@@ -311,8 +293,7 @@ static PyObject *rebuilt(PyObject *array, PyObject *kind, PyObject *extra)
     return object;
 }
 
-/* rebuild(table, layout, kind=None, extra=b"", dtype=None) -> DeviceArray, or array of that kind */
-PyObject *mp_py_rebuild(PyObject *module, PyObject *args)
+static PyObject *rebuild(PyObject *module, PyObject *args)
 {
     PyObject *in, *kind = Py_None, *extra = NULL, *dtype = Py_None;
     const char *layout;
@@ -423,8 +404,17 @@ PyObject *mp_read_array(mp_reader *from)
     return object;
 }
 
-int mp_add_table_type(PyObject *module)
+static PyMethodDef functions[] = {
+    MP_FUNCTION(receive_table, METH_VARARGS, "(offers, table, /)", "Receive what arrays share."),
+    MP_FUNCTION(rebuild, METH_VARARGS, "(table, layout, kind=None, extra=b'', dtype=None, /)",
+                "Make an array of a message. Raises `ValueError` if it is damaged."),
+    {NULL, NULL, 0, NULL},
+};
+
+int mp_add_incoming(PyObject *module)
 {
-    table_type = PyType_FromModuleAndSpec(module, &table_spec, NULL);
-    return table_type == NULL ? -1 : PyModule_AddObjectRef(module, "Table", table_type);
+    PyType_Slot slots[] = {{Py_tp_dealloc, table_dealloc}, {0, NULL}};
+
+    table_type = mp_add_type(module, "mp_cuda._native.Table", sizeof(table), MP_ONLY_HERE, slots);
+    return table_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
 }

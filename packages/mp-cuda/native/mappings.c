@@ -14,7 +14,12 @@
  *   A message finds a mapping among the open ones and counts itself as its user in one step, under the
  *   GIL; and a mapping without users is taken out of them before it is closed. So a message either finds
  *   it open, and it is not closed, or does not find it, and opens it again after the other has closed it:
- *   whoever opens or closes memory has the lock `changing`.
+ *   whoever opens or closes memory has the lock `changing`. The driver closes memory without the GIL;
+ *   meanwhile the mapping is in the list `closing`, and still counted. A child that is forked by another
+ *   thread in the middle of this releases all references that its parent had (reference.c).
+ *
+ *   The driver opens the memory of a process that has ended. So the owner is asked before that, to save the
+ *   two calls, and again afterwards, since it may end meanwhile.
  *
  * Note [Lingering]
  *   Opening an allocation and closing it takes 70 us, and a queue of messages with the same array would
@@ -39,41 +44,33 @@
 #include "native.h"
 
 #include <pthread.h>
-#include <time.h>
 
 enum { SHARE_OF_DEVICE = 8, MOST_AT_ONCE = 64 };
 
 /* What is left to do when the arrays of a Received are gone. */
 struct mp_dropped {
+    mp_link link;
+    uint64_t number; /* in the order in which they were dropped */
     mp_mapping *mapping;
     PyObject *leases;
-    struct mp_dropped *next;
 };
 
 PyObject *mp_received_type;
 static PyObject *mapping_type;
-static PyObject
-    *open_by_key; /* {key: mapping}; what is not in it is closed, or being opened or closed */
+static PyObject *open_by_key; /* {key: mapping} */
 static struct {
     mp_mapping **at; /* the same, by their addresses */
     size_t count, room;
 } sorted;
-static mp_link lingering = {&lingering,
-                            &lingering}; /* in the order in which they lost their arrays */
+/* In the order in which they lost their arrays; and those that are being closed, which are not among the
+ * open ones, and may be again. */
+static mp_link lingering = {&lingering, &lingering}, closing = {&closing, &closing};
 static uint64_t lingering_bytes[MP_DEVICES];
-static struct mp_dropped *dropped, **last_dropped = &dropped;
-static size_t dropped_count;
+static mp_link dropped = {&dropped, &dropped};
+static uint64_t dropped_count; /* so far */
 static pthread_mutex_t changing;
 static double linger_s = 1;
 static char is_closing; /* at exit */
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void begin_change(void)
 {
@@ -109,13 +106,11 @@ static mp_reference *first_of(PyObject *leases)
 static void mapping_dealloc(PyObject *op)
 {
     mp_mapping *self = (mp_mapping *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     Py_XDECREF(self->key);
     Py_XDECREF(self->leases);
     Py_XDECREF(self->state);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static mp_mapping *find(PyObject *key)
@@ -128,10 +123,10 @@ static void begin_lingering(mp_mapping *self, PyObject *leases)
 {
     PyObject *before = self->leases;
 
-    self->leases = Py_XNewRef(leases);
-    Py_XDECREF(before);
+    self->leases = Py_NewRef(leases);
     mp_append(&lingering, &self->link);
     lingering_bytes[self->device] += self->nbytes;
+    Py_XDECREF(before);
 }
 
 static void end_lingering(mp_mapping *self)
@@ -187,7 +182,7 @@ static int put_in(mp_mapping *self)
     return 0;
 }
 
-/* Take one without users out: 0 if it has users again, or another thread has done it. */
+/* Take one without users out, to close it: 0 if it has users again, or another thread has done it. */
 static int take_out(mp_mapping *self)
 {
     if (self->users > 0 || find(self->key) != self || PyDict_DelItem(open_by_key, self->key) < 0) {
@@ -195,6 +190,7 @@ static int take_out(mp_mapping *self)
         return 0;
     }
     end_lingering(self);
+    mp_append(&closing, &self->link);
     for (size_t at = place_of(self->ptr); at-- > 0;)
         if (sorted.at[at] == self) {
             memmove(sorted.at + at, sorted.at + at + 1, (--sorted.count - at) * sizeof(*sorted.at));
@@ -237,21 +233,17 @@ PyObject *mp_leases_of(const mp_received *self)
 /* Count one more user; NULL with an exception. */
 static PyObject *new_received(mp_mapping *of, PyObject *leases)
 {
-    static allocfunc alloc;
-    PyTypeObject *type = (PyTypeObject *)mp_received_type;
+    mp_received *self = mp_new(mp_received_type);
 
-    if (alloc == NULL)
-        alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    mp_received *self = (mp_received *)alloc(type, 0);
     if (self == NULL || (self->rest = PyMem_Malloc(sizeof(*self->rest))) == NULL) {
         Py_XDECREF((PyObject *)self);
         return self == NULL ? NULL : PyErr_NoMemory();
     }
-    *self->rest =
-        (struct mp_dropped){(mp_mapping *)Py_NewRef((PyObject *)of), Py_NewRef(leases), NULL};
+    *self->rest = (struct mp_dropped){.mapping = (mp_mapping *)Py_NewRef((PyObject *)of),
+                                      .leases = Py_NewRef(leases)};
     mp_append(&of->received, &self->link);
     if (of->users++ == 0)
-        mp_count_held(of->device, of->key, 1);
+        mp_count(of->device, of->key, 0, 1);
     end_lingering(of);
     of->must_close = 0;
     Py_CLEAR(of->leases); /* it has those of this message from now on */
@@ -266,10 +258,8 @@ static void leave(mp_received *self)
 
     self->rest = NULL;
     mp_take_out(&self->link);
-    rest->next = NULL;
-    *last_dropped = rest;
-    last_dropped = &rest->next;
-    dropped_count++;
+    rest->number = dropped_count++;
+    mp_append(&dropped, &rest->link);
 }
 
 /* Memory that its owner still uses may wait until the thread looks the next time: that wakes nobody
@@ -277,7 +267,6 @@ static void leave(mp_received *self)
 static void received_dealloc(PyObject *op)
 {
     mp_received *self = (mp_received *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     if (self->rest != NULL) {
         const mp_reference *lease = first_of(self->rest->leases);
@@ -287,8 +276,7 @@ static void received_dealloc(PyObject *op)
         if (mp_is_recalled(lease))
             mp_leave_to(mp_hook.wake, NULL);
     }
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyObject *get_owner_alive(PyObject *op, void *unused)
@@ -317,14 +305,13 @@ static uint64_t close_pool(const mp_mapping *mapping)
     return code;
 }
 
-/* Close memory of one device that was taken out, with the lock, and drop it. What the driver refuses to
- * close stays open, with its leases, because the owner must not free it. An exception that is set stays. */
+/* Close memory of one device, with the lock, and drop it. What the driver refuses to close stays open,
+ * with its leases, because the owner must not free it. An exception that is set stays. */
 static void close_these(mp_mapping **all, size_t n)
 {
     uint64_t codes[MOST_AT_ONCE];
-    PyObject *type, *value, *traceback;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     for (size_t i = 0; i < n; i++)
         codes[i] = all[i]->ptr;
     if (all[0]->state != NULL) {
@@ -339,16 +326,15 @@ static void close_these(mp_mapping **all, size_t n)
             all[i]->is_refused = 1;
             Py_XDECREF(PyObject_CallFunction(mp_hook.stays_open, "i", (int)codes[i]));
         }
-        if (codes[i] != 0 && put_in(all[i]) == 0) {
+        mp_take_out(&all[i]->link);
+        if (codes[i] != 0 && put_in(all[i]) == 0)
             begin_lingering(all[i], all[i]->leases);
-            /* The thread may have looked while nothing was open. */
-            mp_leave_to(mp_hook.wake_watch, NULL);
-        } else if (codes[i] != 0)
+        else if (codes[i] != 0)
             Py_INCREF((PyObject *)all[i]); /* without memory it stays for ever */
         PyErr_Clear();
         Py_DECREF(all[i]); /* and with it its leases */
     }
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 /* ---- opening ---- */
@@ -373,7 +359,7 @@ static int open_pool(mp_mapping *self, const char *handle, PyObject *extra)
 }
 
 /* Open it, with the lock: a new reference; NULL with an exception. */
-static mp_mapping *opened(PyObject *key, PyObject *extra)
+static mp_mapping *opened(PyObject *leases, PyObject *key, PyObject *extra)
 {
     const char *bytes = PyBytes_AsString(key);
     size_t nbytes = (size_t)PyBytes_Size(key) - sizeof(mp_key_head);
@@ -383,12 +369,11 @@ static mp_mapping *opened(PyObject *key, PyObject *extra)
     if (head.transport > MP_BY_POOL || nbytes != MP_CUDA_HANDLE)
         return (mp_mapping *)mp_damaged("no handle opens its memory");
     int device = mp_ordinal_of(head.uuid);
-    PyTypeObject *type = (PyTypeObject *)mapping_type;
-    mp_mapping *self =
-        device < 0 ? NULL : (mp_mapping *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_mapping *self = device < 0 ? NULL : mp_new(mapping_type);
     if (self == NULL)
         return NULL;
     self->key = Py_NewRef(key);
+    self->leases = Py_NewRef(leases);
     self->nbytes = head.nbytes;
     self->device = device;
     self->received = (mp_link){&self->received, &self->received};
@@ -425,6 +410,7 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
     const mp_reference *lease = first_of(leases);
     mp_mapping *known = find(key);
     PyObject *made = NULL;
+    int lives = 1;
 
     /* At once: what follows may release the GIL, and the memory may be closed meanwhile. */
     if (known != NULL) {
@@ -434,8 +420,8 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
         known = find(key); /* another thread may have opened it */
         if (known != NULL) {
             made = taken(known, leases, extra);
-        } else if (!PyErr_Occurred()) {
-            known = opened(key, extra);
+        } else if (!PyErr_Occurred() && (lives = mp_owner_lives(lease))) {
+            known = opened(leases, key, extra);
             if (known != NULL && (made = new_received(known, leases)) == NULL) {
                 known->must_close = 1;
                 begin_lingering(known, leases); /* it is closed first, as always */
@@ -446,8 +432,7 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
         end_change();
         mp_leave_to(mp_hook.wake_watch, NULL);
     }
-    /* The driver opens memory of a process that has ended: so ask the owner afterwards. */
-    if (!mp_owner_lives(lease)) {
+    if (!lives || !mp_owner_lives(lease)) {
         Py_CLEAR(made);
         PyErr_Clear();
         raise_by(mp_hook.owner_is_gone, key, 0);
@@ -473,7 +458,7 @@ static int is_unused(const mp_mapping *mapping, double at)
 /* Close what nobody needs any more, on devices that have been idle since; or all that lingers. */
 static void close_unused(int all)
 {
-    double at_once = now();
+    double at_once = mp_now();
     size_t n = 0, found = 0;
 
     for (const mp_link *at = lingering.next; at != &lingering; at = at->next)
@@ -530,59 +515,62 @@ static int may_linger(const mp_mapping *mapping, PyObject *leases)
 static void drop_user(struct mp_dropped *rest)
 {
     mp_mapping *mapping = rest->mapping;
+    int may = mapping->users == 1 && may_linger(mapping, rest->leases);
 
-    int may = --mapping->users == 0 && may_linger(mapping, rest->leases);
-    if (mapping->users == 0 && mapping->link.next == NULL) { /* no message has taken it meanwhile */
+    if (--mapping->users == 0) { /* no message has taken it meanwhile */
         mapping->must_close = !may;
-        mapping->last_used = now();
+        mapping->last_used = mp_now();
         begin_lingering(mapping, rest->leases);
-        mp_count_held(mapping->device, mapping->key, -1);
+        mp_count(mapping->device, mapping->key, 0, -1);
     }
     Py_DECREF(mapping);
     Py_DECREF(rest->leases);
     PyMem_Free(rest);
 }
 
-/* close_dropped(wait, lingering): close what has lost its last array, or let it linger; and close what
- * nobody needs any more, or all that lingers. Without `wait`, nothing whose device may be busy. Return
- * whether to look again. */
-PyObject *mp_py_close_dropped(PyObject *module, PyObject *args)
+/* Take out the first that was dropped before then, on a device that has been idle since; NULL without
+ * one. */
+static struct mp_dropped *take_dropped(uint64_t before, const char *is_idle)
 {
-    struct mp_dropped *todo = dropped, *next;
-    signed char idle[MP_DEVICES];
+    for (mp_link *at = dropped.next; at != &dropped; at = at->next) {
+        struct mp_dropped *rest = MP_OF(struct mp_dropped, link, at);
+        if (rest->number >= before)
+            return NULL;
+        if (is_idle[rest->mapping->device]) {
+            mp_take_out(at);
+            return rest;
+        }
+    }
+    return NULL;
+}
+
+static PyObject *close_dropped(PyObject *module, PyObject *args)
+{
+    const uint64_t before = dropped_count; /* one wait covers all that was dropped before it */
+    char is_idle[MP_DEVICES] = {0};
+    struct mp_dropped *rest;
     int wait, all;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "pp:close_dropped", &wait, &all))
         return NULL;
-    memset(idle, wait ? -1 : 0, sizeof(idle));
-    dropped = NULL;
-    last_dropped = &dropped;
-    for (; todo != NULL; todo = next) {
-        int device = todo->mapping->device;
-        next = todo->next;
-        if (idle[device] < 0) { /* one wait covers all that was dropped before */
-            int is = mp_device_is_idle(device);
+    for (const mp_link *at = dropped.next; wait && at != &dropped; at = at->next)
+        is_idle[MP_OF(struct mp_dropped, link, at)->mapping->device] = 1;
+    for (int i = 0; i < MP_DEVICES; i++)
+        if (is_idle[i]) {
+            int is = mp_device_is_idle(i);
             if (is < 0)
                 PyErr_WriteUnraisable(NULL);
-            idle[device] = is != 0;
+            is_idle[i] = is != 0;
         }
-        if (idle[device]) {
-            dropped_count--;
-            drop_user(todo);
-        } else {
-            todo->next = NULL;
-            *last_dropped = todo;
-            last_dropped = &todo->next;
-        }
-    }
+    while ((rest = take_dropped(before, is_idle)) != NULL)
+        drop_user(rest);
     if (all || lingering.next != &lingering)
         close_unused(all);
-    return PyBool_FromLong(PyDict_Size(open_by_key) > 0);
+    Py_RETURN_NONE;
 }
 
-/* close_all(): at exit, close all memory, even if arrays still use it, and release the references */
-PyObject *mp_py_close_all(PyObject *module, PyObject *unused)
+static PyObject *close_all(PyObject *module, PyObject *unused)
 {
     (void)unused;
     is_closing = 1;
@@ -590,25 +578,28 @@ PyObject *mp_py_close_all(PyObject *module, PyObject *unused)
         while (sorted.at[i]->received.next != &sorted.at[i]->received)
             leave(MP_OF(mp_received, link, sorted.at[i]->received.next));
     PyObject *args = Py_BuildValue("(ii)", 1, 1);
-    PyObject *done = args == NULL ? NULL : mp_py_close_dropped(module, args);
+    PyObject *done = args == NULL ? NULL : close_dropped(module, args);
     Py_XDECREF(args);
     return done;
 }
 
-/* count_mappings() -> how many are open, how many of them linger, and how much was dropped and is not
- * done */
-PyObject *mp_py_count_mappings(PyObject *module, PyObject *unused)
+static Py_ssize_t length(const mp_link *list)
 {
-    Py_ssize_t linger = 0;
-    (void)module, (void)unused;
+    Py_ssize_t n = 0;
 
-    for (const mp_link *at = lingering.next; at != &lingering; at = at->next)
-        linger++;
-    return Py_BuildValue("(nnn)", PyDict_Size(open_by_key), linger, (Py_ssize_t)dropped_count);
+    for (const mp_link *at = list->next; at != list; at = at->next)
+        n++;
+    return n;
 }
 
-/* set_linger(seconds) */
-PyObject *mp_py_set_linger(PyObject *module, PyObject *seconds)
+static PyObject *count_mappings(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return Py_BuildValue("(nnn)", PyDict_Size(open_by_key) + length(&closing), length(&lingering),
+                         length(&dropped));
+}
+
+static PyObject *set_linger(PyObject *module, PyObject *seconds)
 {
     double given = PyFloat_AsDouble(seconds);
     (void)module;
@@ -621,48 +612,37 @@ PyObject *mp_py_set_linger(PyObject *module, PyObject *seconds)
 
 void mp_wake_if_recalled(void)
 {
-    const mp_reference *oldest = dropped != NULL ? first_of(dropped->leases) : NULL;
+    const mp_link *first = dropped.next, *longest = lingering.next;
 
-    if (oldest == NULL || !mp_is_recalled(oldest))
-        oldest = lingering.next == &lingering
-                     ? NULL
-                     : first_of(MP_OF(mp_mapping, link, lingering.next)->leases);
-    if (oldest != NULL && mp_is_recalled(oldest))
+    if ((first != &dropped &&
+         mp_is_recalled(first_of(MP_OF(struct mp_dropped, link, first)->leases))) ||
+        (longest != &lingering &&
+         mp_is_recalled(first_of(MP_OF(mp_mapping, link, longest)->leases))))
         mp_leave_to(mp_hook.wake, NULL);
 }
 
-static void release_all(PyObject *leases)
-{
-    for (Py_ssize_t i = 0; leases != NULL && i < PyTuple_Size(leases); i++)
-        mp_release((mp_reference *)PyTuple_GetItem(leases, i));
-}
-
+/* What other threads were opening or closing has no owner here any more. */
 void mp_forget_mappings(void)
 {
     make_lock(); /* another thread may have had it */
     for (size_t i = 0; i < sorted.count; i++) {
-        mp_mapping *mapping = sorted.at[i];
-        for (mp_link *at = mapping->received.next; at != &mapping->received;) {
-            mp_received *received = MP_OF(mp_received, link, at);
-            at = at->next;
-            release_all(received->rest->leases);
-            received->rest = NULL;
-            received->link.next = NULL;
+        mp_link *received = &sorted.at[i]->received;
+        while (received->next != received) {
+            mp_received *self = MP_OF(mp_received, link, received->next);
+            mp_take_out(&self->link);
+            self->rest = NULL;
         }
-        release_all(mapping->leases);
-        Py_INCREF((PyObject *)mapping); /* the driver cannot close it here */
+        Py_INCREF((PyObject *)sorted.at[i]); /* the driver cannot close it here */
     }
-    for (struct mp_dropped *rest = dropped; rest != NULL; rest = rest->next)
-        release_all(rest->leases);
-    dropped = NULL;
-    last_dropped = &dropped;
-    dropped_count = sorted.count = 0;
+    sorted.count = 0;
+    dropped = (mp_link){&dropped, &dropped};
     lingering = (mp_link){&lingering, &lingering};
+    closing = (mp_link){&closing, &closing};
     memset(lingering_bytes, 0, sizeof(lingering_bytes));
     PyDict_Clear(open_by_key);
 }
 
-/* ---- the types ---- */
+/* ---- the module ---- */
 
 static PyGetSetDef received_getset[] = {
     {"owner_alive", get_owner_alive, NULL, "Whether the owner of the memory is still running.",
@@ -670,40 +650,30 @@ static PyGetSetDef received_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot received_slots[] = {
-    {Py_tp_doc, "What the arrays of one message on one allocation share."},
-    {Py_tp_dealloc, received_dealloc},
-    {Py_tp_getset, received_getset},
-    {0, NULL},
+static PyMethodDef functions[] = {
+    MP_FUNCTION(close_dropped, METH_VARARGS, "(wait, lingering, /)",
+                "Close memory without arrays, or let it linger."),
+    MP_FUNCTION(close_all, METH_NOARGS, "()", "Close all memory of other processes, at exit."),
+    MP_FUNCTION(count_mappings, METH_NOARGS, "()",
+                "Count what is open, what lingers, and what was dropped and is not done."),
+    MP_FUNCTION(set_linger, METH_O, "(seconds, /)",
+                "Set how long memory stays open without arrays."),
+    {NULL, NULL, 0, NULL},
 };
 
-static PyType_Spec received_spec = {
-    .name = "mp_cuda._native.Received",
-    .basicsize = sizeof(mp_received),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = received_slots,
-};
-
-static PyType_Slot mapping_slots[] = {
-    {Py_tp_doc, "Open memory of another process."},
-    {Py_tp_dealloc, mapping_dealloc},
-    {0, NULL},
-};
-
-static PyType_Spec mapping_spec = {
-    .name = "mp_cuda._native.Mapping",
-    .basicsize = sizeof(mp_mapping),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = mapping_slots,
-};
-
-int mp_add_mapping_types(PyObject *module)
+int mp_add_mappings(PyObject *module)
 {
+    PyType_Slot of_mapping[] = {{Py_tp_dealloc, mapping_dealloc}, {0, NULL}};
+    PyType_Slot of_received[] = {
+        {Py_tp_dealloc, received_dealloc}, {Py_tp_getset, received_getset}, {0, NULL}};
+
     make_lock();
-    mapping_type = PyType_FromModuleAndSpec(module, &mapping_spec, NULL);
-    mp_received_type = PyType_FromModuleAndSpec(module, &received_spec, NULL);
+    mapping_type = mp_add_type(module, "mp_cuda._native.Mapping", sizeof(mp_mapping), MP_ONLY_HERE,
+                               of_mapping);
+    mp_received_type = mp_add_type(module, "mp_cuda._native.Received", sizeof(mp_received),
+                                   MP_ONLY_HERE, of_received);
     open_by_key = PyDict_New();
     return mapping_type == NULL || mp_received_type == NULL || open_by_key == NULL
                ? -1
-               : PyModule_AddObjectRef(module, "Received", mp_received_type);
+               : PyModule_AddFunctions(module, functions);
 }

@@ -2,12 +2,46 @@
 #ifndef MP_CUDA_NATIVE_H
 #define MP_CUDA_NATIVE_H
 #include <stddef.h>
+#include <time.h>
 
 #include "mp_core.h"
 
 /* core.c: mp-core's table, copied when the module is imported. */
 extern mp_core_api mp_core;
 int mp_load_core(void);
+
+/* ---- functions and types of the module ---- */
+
+/* An entry of a table of functions. */
+#define MP_FUNCTION(name, flags, signature, text)                                                  \
+    {#name, (PyCFunction)(void (*)(void))name, flags, #name signature "\n--\n\n" text}
+
+/* Add a type with a name of `mp_cuda._native.`: a new reference; NULL with an exception. */
+static inline PyObject *mp_add_type(PyObject *module, const char *name, size_t nbytes,
+                                    unsigned flags, PyType_Slot *slots)
+{
+    PyType_Spec spec = {name, (int)nbytes, 0, Py_TPFLAGS_DEFAULT | flags, slots};
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+
+    if (type != NULL && PyModule_AddType(module, (PyTypeObject *)type) < 0)
+        Py_CLEAR(type);
+    return type;
+}
+enum { MP_ONLY_HERE = Py_TPFLAGS_DISALLOW_INSTANTIATION }; /* only C code makes them */
+
+/* Make an object of a type, of zeros; and free one that is no longer tracked. */
+static inline void *mp_new(PyObject *type)
+{
+    return PyType_GenericAlloc((PyTypeObject *)type, 0);
+}
+
+static inline void mp_free(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
 
 /* ---- hooks.c: what the C code calls or reads of the Python modules ---- */
 
@@ -49,13 +83,12 @@ typedef struct {
 } mp_hooks;
 
 extern mp_hooks mp_hook;
+int mp_add_hooks(PyObject *module);
 
 static inline PyObject *mp_call(PyObject *function, PyObject *argument)
 {
     return PyObject_CallFunctionObjArgs(function, argument, NULL);
 }
-
-PyObject *mp_py_set_hooks(PyObject *, PyObject *args, PyObject *names);
 
 /* ---- driver.c ---- */
 
@@ -98,9 +131,7 @@ int mp_device_is_idle(int device);
 int mp_uuid_of(int device, unsigned char *uuid);
 int mp_ordinal_of(const unsigned char *uuid);
 void mp_forget_driver(void); /* in a forked child */
-PyObject *mp_py_free_memory(PyObject *, PyObject *args);
-PyObject *mp_py_destroy_events(PyObject *, PyObject *args);
-PyObject *mp_py_synchronize(PyObject *, PyObject *device);
+int mp_add_driver(PyObject *module);
 
 /* ---- array.c ---- */
 
@@ -111,7 +142,7 @@ typedef struct {
     char readonly;
 } mp_array;
 
-int mp_add_array_type(PyObject *module);
+int mp_add_array(PyObject *module);
 /* 1 if it is an mp_cuda.DeviceArray. */
 int mp_is_array(PyObject *object);
 
@@ -135,13 +166,40 @@ typedef struct {
 
 /* Describe an array: 0, or -1 with an exception. */
 int mp_describe_array(const mp_array *array, mp_described *to);
-/* Make the array of a layout; NULL with an exception. The memory has the address and size, and the
- * owner keeps it; dtype is NULL unless the layout does not say it. */
-PyObject *mp_array_of(const void *layout, size_t nbytes, uint64_t base, uint64_t size, int device,
-                      PyObject *owner, PyObject *dtype);
 /* Read the head of a layout: -1 with an exception if it is damaged. */
 int mp_read_layout(const void *layout, size_t nbytes, mp_layout *head);
+/* Make the array of a layout that has this head; NULL with an exception. The memory has the address and
+ * size, and the owner keeps it; dtype is NULL unless the layout does not say it. */
+PyObject *mp_array_of(const mp_layout *head, const void *layout, uint64_t base, uint64_t size,
+                      int device, PyObject *owner, PyObject *dtype);
 PyObject *mp_damaged(const char *what);
+
+/* An exception that is set aside meanwhile, or none. */
+typedef struct {
+    PyObject *type, *value, *traceback;
+} mp_error;
+
+static inline mp_error mp_set_aside(void)
+{
+    mp_error error;
+
+    PyErr_Fetch(&error.type, &error.value, &error.traceback);
+    return error;
+}
+
+static inline void mp_put_back(const mp_error *error)
+{
+    PyErr_Restore(error->type, error->value, error->traceback);
+}
+
+/* As time.monotonic(). */
+static inline double mp_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 /* Leave an object to a queue, or without one call the function; an exception that is set stays. */
 void mp_leave_to(PyObject *queue, PyObject *object);
 
@@ -155,13 +213,12 @@ typedef struct {
 } mp_event;
 
 extern PyObject *mp_event_type;
-int mp_add_event_type(PyObject *module);
+int mp_add_events(PyObject *module);
 /* Take an event from the pool: NULL without one, perhaps with an exception. */
 mp_event *mp_take_event(int device);
 /* Return one, and the reference to it, that no stream waits for. */
 void mp_return_event(mp_event *event);
 void mp_forget_events(void);
-PyObject *mp_py_free_events(PyObject *, PyObject *);
 
 /* ---- reference.c ---- */
 
@@ -205,15 +262,17 @@ typedef struct {
     unsigned char nonce[MP_NONCE];
     char is_sent; /* its owner has sent it once */
 
+    mp_link link; /* of those that were received, or of exports */
+
     /* An export, see exports.c. */
-    PyObject *keeps; /* a list of Sources */
+    PyObject *keeps; /* a list of Sources; NULL when it has ended */
     mp_memory *last; /* the allocation that was kept last, or NULL */
-    mp_link link;
 } mp_reference;
 
-int mp_add_reference_type(PyObject *module);
+int mp_add_references(PyObject *module);
 PyObject *mp_new_reference(mpshm_block *block, uint32_t pid, const void *nonce, uint64_t serial);
 void mp_release(mp_reference *reference);
+void mp_forget_references(void);
 volatile unsigned char *mp_flags(const mp_reference *reference);
 enum { MP_SIGNATURE = 8 }; /* bytes before the flags, see lease.py of mp-core */
 enum { MP_RECALLED = 0, MP_LINGERS = 1, MP_FIRST_SLOT = 2, MP_FLAGS = 16 };
@@ -231,12 +290,10 @@ int mp_hold_event(mp_reference *reference, mp_event *event);
 void mp_return_events(mp_reference *reference);
 /* Receive one of the offers of a lease: NULL with an exception. */
 PyObject *mp_receive_reference(PyObject *offers, uint32_t pid, const void *nonce, uint64_t serial);
-PyObject *mp_py_receive_reference(PyObject *, PyObject *args);
 /* This process, by its pid and a random number, so that a forked child is another. */
 extern uint32_t mp_pid;
 extern unsigned char mp_nonce[MP_NONCE];
 int mp_is_me(uint32_t pid, const void *nonce);
-PyObject *mp_py_process(PyObject *, PyObject *);
 int mp_renew_process(void);
 
 /* ---- exports.c ---- */
@@ -264,7 +321,7 @@ typedef struct mp_source {
 
 enum { MP_ALL = UINT32_MAX }; /* the number of all that an export keeps */
 
-int mp_add_export_types(PyObject *module);
+int mp_add_exports(PyObject *module);
 mp_memory *mp_new_memory(PyObject *key, uint64_t base, uint64_t nbytes, int device);
 mp_source *mp_new_source(PyObject *leases, PyObject *key, uint64_t base, uint64_t nbytes,
                          int device);
@@ -281,10 +338,6 @@ void mp_end_export(mp_reference *export);
 /* (owners, Sources) of an export of this process, lists; None if it has ended. */
 PyObject *mp_own_sent(uint64_t serial);
 void mp_forget_exports(void);
-PyObject *mp_py_export_object(PyObject *, PyObject *object);
-PyObject *mp_py_own_sent(PyObject *, PyObject *serial);
-PyObject *mp_py_look_at_exports(PyObject *, PyObject *args);
-PyObject *mp_py_live_exports(PyObject *, PyObject *);
 
 /* ---- mappings.c ---- */
 
@@ -298,7 +351,7 @@ typedef struct {
     size_t users;     /* how many there are, or were and are not closed yet */
     PyObject *leases; /* that keep it while it lingers */
     PyObject *state;  /* of a pool; NULL for memory of a handle */
-    mp_link link;     /* of those that linger */
+    mp_link link;     /* of those that linger, or are being closed */
     double last_used;
     int device;
     char must_close, is_refused; /* the driver has refused to close it */
@@ -311,7 +364,7 @@ struct mp_received {
 };
 
 extern PyObject *mp_received_type;
-int mp_add_mapping_types(PyObject *module);
+int mp_add_mappings(PyObject *module);
 mp_mapping *mp_mapping_of(const mp_received *received);
 PyObject *mp_leases_of(const mp_received *received);
 /* Find memory of another process, or open it: a new reference to a Received; NULL with an exception. */
@@ -324,10 +377,6 @@ PyObject *mp_all_leases(const mp_mapping *mapping);
  * long. */
 void mp_wake_if_recalled(void);
 void mp_forget_mappings(void);
-PyObject *mp_py_close_dropped(PyObject *, PyObject *args);
-PyObject *mp_py_close_all(PyObject *, PyObject *);
-PyObject *mp_py_count_mappings(PyObject *, PyObject *);
-PyObject *mp_py_set_linger(PyObject *, PyObject *seconds);
 
 /* ---- describe.c ---- */
 
@@ -341,23 +390,18 @@ void mp_forget_known(void);
 
 /* ---- outgoing.c ---- */
 
-PyObject *mp_py_use_codec(PyObject *, PyObject *args);
-PyObject *mp_py_export_alone(PyObject *, PyObject *args);
-PyObject *mp_py_take_back(PyObject *, PyObject *offers);
+int mp_add_outgoing(PyObject *module);
 
 /* ---- holders.c ---- */
 
-/* Count the allocation of that key as held here, of another process, or as sent; or with a negative
- * sign not. */
-void mp_count_held(int device, PyObject *key, int sign);
-void mp_count_own(int device, PyObject *key, int sign);
+/* Count the allocation of that key as sent if it is this process's own, otherwise as held here; or with a
+ * negative sign not. */
+void mp_count(int device, PyObject *key, int is_own, int sign);
 void mp_forget_holders(void);
 
 /* ---- incoming.c ---- */
 
-int mp_add_table_type(PyObject *module);
-PyObject *mp_py_receive_table(PyObject *, PyObject *args);
-PyObject *mp_py_rebuild(PyObject *, PyObject *args);
+int mp_add_incoming(PyObject *module);
 /* Read an array: NULL, perhaps with an exception, if there is none. */
 PyObject *mp_read_array(mp_reader *from);
 /* Names of functions in pickles. */

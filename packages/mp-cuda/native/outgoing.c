@@ -8,8 +8,8 @@
  *     events     one for each stream that produced something, recorded when the whole message has
  *                been pickled, because to pickle it may give the device more work
  *
- *     rebuild_array ( receive_table (offers) table TUPLE2 REDUCE MEMOIZE   layout  ...
- *     rebuild_array ( BINGET                                              layout  ...
+ *     rebuild ( receive_table (offers) table TUPLE2 REDUCE MEMOIZE   layout  ...
+ *     rebuild ( BINGET                                              layout  ...
  *
  *   It stands in front of the first array. Where arrays are written as they come (mp-core's
  *   object_table.c), what a later array needs more is in another table.
@@ -25,11 +25,9 @@
  *                     discards them
  *     events taken    slots that nobody clears any more: they end with their lease
  *     recorded        the work ends with the process, and the driver calls the event done
- *     sent            the receiver gets the offer, asks whether the owner lives when it has opened memory,
- *                     and raises ProducerGoneError; of memory that it has open it is told
+ *     sent            the receiver gets the offer, asks whether the owner lives before and after it opens
+ *                     memory, and raises ProducerGoneError; of memory that it has open it is told
  *                     (producer_alive), and closes it when its arrays are gone */
-#include <string.h>
-
 #include "native.h"
 
 enum { FEW = 4, MOST_ROWS = 1000 };
@@ -99,6 +97,8 @@ static void drop(mp_shared *shared);
 
 static table *new_table(unsigned receivers, PyObject *fresh)
 {
+    /* It may have been revoked since the table before was written. */
+    int may = fresh != NULL && !mp_has_ended((mp_reference *)fresh);
     table *self = PyMem_Calloc(1, sizeof(*self));
 
     if (self == NULL)
@@ -110,7 +110,7 @@ static table *new_table(unsigned receivers, PyObject *fresh)
     self->streams.at = self->streams.few;
     self->leases.room = self->memories.room = self->streams.room = FEW;
     self->receivers = receivers;
-    self->fresh = Py_XNewRef(fresh);
+    self->fresh = may ? Py_NewRef(fresh) : NULL;
     self->began = mp_core.copy_begins();
     return self;
 }
@@ -198,10 +198,9 @@ static int new_stream(table *self, int device, uint64_t stream, int is_all, int 
 /* An exception that is set stays. */
 static void drop(mp_shared *shared)
 {
-    PyObject *type, *value, *traceback;
     table *self = (table *)shared;
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     for (size_t i = 0; i < self->streams.count; i++) {
         const stream_row *row = &self->streams.at[i];
         if (row->event != NULL && row->slot != MP_NO_SLOT && !self->is_finished &&
@@ -224,7 +223,7 @@ static void drop(mp_shared *shared)
     if (self->streams.at != self->streams.few)
         PyMem_Free(self->streams.at);
     PyMem_Free(self);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 /* Record the events, or wait for the work where there is none. */
@@ -240,6 +239,8 @@ static int finish(mp_shared *shared)
             return -1;
         for (; rc == 0 && i < self->streams.count && self->streams.at[i].device == device; i++) {
             const stream_row *row = &self->streams.at[i];
+            if (row->event != NULL && self->leases.at[row->lease]->block.data == NULL)
+                continue; /* it was revoked, and its event may be another message's */
             rc = row->is_all          ? mp_synchronize_device()
                  : row->event == NULL ? mp_synchronize(row->stream)
                                       : mp_record(row->event->event, row->stream);
@@ -287,37 +288,14 @@ typedef struct {
     uint64_t row, offset;
 } place;
 
-/* Find the place of an array, and a row for all that it needs. `last` is the last table, or NULL. */
-static int find_place(PyObject *object, table *last, unsigned receivers, PyObject *fallback,
-                      place *to)
+/* Find the rows of a source and of a stream, or make them: in the last table, unless this is NULL or the
+ * message has it already. -1 with an exception. */
+static int find_rows(mp_source *of, uint64_t stream, int is_all, table *last, unsigned receivers,
+                     place *to)
 {
-    const mp_array *array = (mp_array *)object;
-    mp_described d;
-    uint64_t address = array->ptr;
+    int row = last == NULL ? -1 : known_row(last, of), rc = 0;
+    const stream_row *wait = last == NULL ? NULL : known_stream(last, of->device, stream, is_all);
 
-    if (mp_describe_array(array, &d) < 0)
-        return -1;
-    *to = (place){.row = MP_NO_ROW};
-    if (d.low == d.high)
-        return 0; /* it needs no device */
-    PyObject *owner = array->owner != NULL ? array->owner : object;
-    mp_source *of = (PyObject *)Py_TYPE(owner) == mp_received_type
-                        ? NULL
-                        : sent_before(owner, address + (uint64_t)d.low, address + (uint64_t)d.high);
-    if (of == NULL && !PyErr_Occurred())
-        of =
-            mp_find_source(object, d.low, d.high, last != NULL ? (mp_reference *)last->fresh : NULL,
-                           receivers, fallback, &address);
-    int is_feeder = of == NULL ? -1 : array->stream != 0 ? 0 : in_feeder();
-    if (is_feeder < 0) {
-        if (of != NULL && !lease_of(of)->is_sent)
-            mp_end_export(lease_of(of));
-        Py_XDECREF((PyObject *)of);
-        return -1;
-    }
-    uint64_t stream = array->stream != 0 ? array->stream : MP_LEGACY;
-    int row = last == NULL ? -1 : known_row(last, of);
-    stream_row *wait = last == NULL ? NULL : known_stream(last, of->device, stream, is_feeder);
     to->in = last;
     if ((row < 0 || wait == NULL) &&
         (last == NULL || last->is_written || last->memories.count > MOST_ROWS)) {
@@ -325,82 +303,86 @@ static int find_place(PyObject *object, table *last, unsigned receivers, PyObjec
         row = -1;
         wait = NULL;
     }
-    int rc = to->in == NULL ? -1 : 0;
-    if (rc == 0 && row < 0)
+    if (to->in == NULL)
+        return -1;
+    if (row < 0)
         rc = row = new_row(to->in, of);
     if (rc >= 0 && wait == NULL)
-        rc = new_stream(to->in, of->device, stream, is_feeder, row);
-    if (rc >= 0 && to->in->fresh == NULL && !lease_of(of)->is_sent)
-        to->in->fresh = Py_NewRef((PyObject *)lease_of(of));
-    to->of = of;
-    to->row = (uint64_t)row;
-    to->offset = address - of->base;
-    if (rc >= 0) {
-        to->in->nbytes += (uint64_t)(d.high - d.low);
-        return 0;
-    }
-    if (to->in != NULL && to->in != last)
+        rc = new_stream(to->in, of->device, stream, is_all, row);
+    if (rc < 0 && to->in != last)
         drop(&to->in->shared);
-    if (!lease_of(of)->is_sent)
-        mp_end_export(lease_of(of));
-    Py_DECREF(of);
-    return -1;
+    else if (rc >= 0 && to->in->fresh == NULL && !lease_of(of)->is_sent)
+        to->in->fresh = Py_NewRef((PyObject *)lease_of(of));
+    to->row = (uint64_t)row;
+    return rc < 0 ? -1 : 0;
 }
 
-static int survey(mp_entry *entry, PyObject *array)
+/* Find the place of an array that is described. `last` is the last table, or NULL. */
+static int find_place(PyObject *object, const mp_described *d, table *last, unsigned receivers,
+                      PyObject *fallback, place *to)
 {
-    place at;
+    const mp_array *array = (mp_array *)object;
+    uint64_t address = array->ptr;
 
-    if (find_place(array, table_of(entry->shared), 1, Py_None, &at) < 0)
+    *to = (place){.row = MP_NO_ROW};
+    if (d->low == d->high)
+        return 0; /* it needs no device */
+    PyObject *owner = array->owner != NULL ? array->owner : object;
+    mp_source *of =
+        (PyObject *)Py_TYPE(owner) == mp_received_type
+            ? NULL
+            : sent_before(owner, address + (uint64_t)d->low, address + (uint64_t)d->high);
+    if (of == NULL && !PyErr_Occurred())
+        of = mp_find_source(object, d->low, d->high,
+                            last != NULL ? (mp_reference *)last->fresh : NULL, receivers, fallback,
+                            &address);
+    if (of == NULL)
         return -1;
-    entry->own[0] = at.row;
-    entry->own[1] = at.offset;
-    entry->held = (PyObject *)at.of;
-    entry->shared = at.in == NULL ? NULL : &at.in->shared;
-    return 1;
+    int is_all = array->stream != 0 ? 0 : in_feeder();
+    uint64_t stream = array->stream != 0 ? array->stream : MP_LEGACY;
+    if (is_all < 0 || find_rows(of, stream, is_all, last, receivers, to) < 0) {
+        if (!lease_of(of)->is_sent)
+            mp_end_export(lease_of(of));
+        Py_DECREF(of);
+        return -1;
+    }
+    to->of = of;
+    to->offset = address - of->base;
+    to->in->nbytes += (uint64_t)(d->high - d->low);
+    return 0;
 }
 
-static int has_other_dtype(const mp_array *array)
-{
-    mp_described d;
-    return mp_describe_array(array, &d) < 0 ? -1 : (d.head.flags & MP_OTHER_DTYPE) != 0;
-}
-
+/* An array of a library: its adapter says what there is to it besides the memory. One of a structured type
+ * needs its reducer. */
 static int survey_array(mp_entry *entry)
 {
-    int other = has_other_dtype((mp_array *)entry->object);
+    PyObject *kind, *array = entry->object, *extra, *parts = NULL;
+    mp_described d;
+    place at;
+    int rc = 1;
 
-    return other != 0 ? (other < 0 ? -1 : 0) : survey(entry, entry->object);
-}
-
-/* An array of a library: its adapter says what there is to it besides the memory. */
-static int survey_other(mp_entry *entry)
-{
-    PyObject *parts = mp_call(mp_hook.taken_apart, entry->object);
-    PyObject *kind, *array, *extra;
-
-    if (parts == NULL || parts == Py_None) {
-        Py_XDECREF(parts);
-        return parts == NULL ? -1 : 0;
+    if (!mp_is_array(array)) {
+        parts = mp_call(mp_hook.taken_apart, array);
+        rc = parts == NULL ? -1 : parts != Py_None;
+        if (rc > 0 && !PyArg_ParseTuple(parts, "UO!S", &kind, mp_hook.array_type, &array, &extra))
+            rc = -1;
     }
-    int rc = PyArg_ParseTuple(parts, "UOS", &kind, &array, &extra) ? 0 : -1;
-    if (rc == 0 && !mp_is_array(array)) {
-        PyErr_Format(PyExc_TypeError, "%R is no DeviceArray", array);
+    if (rc > 0)
+        rc = mp_describe_array((mp_array *)array, &d) < 0 ? -1 : !(d.head.flags & MP_OTHER_DTYPE);
+    if (rc > 0 && find_place(array, &d, table_of(entry->shared), 1, Py_None, &at) < 0)
         rc = -1;
+    if (rc > 0) {
+        entry->own[0] = at.row;
+        entry->own[1] = at.offset;
+        entry->shared = at.in == NULL ? NULL : &at.in->shared;
+        entry->held = (PyObject *)at.of;
+        if (parts != NULL) {
+            entry->held = PyTuple_Pack(2, at.of == NULL ? Py_None : (PyObject *)at.of, parts);
+            Py_XDECREF((PyObject *)at.of);
+            rc = entry->held == NULL ? -1 : 1;
+        }
     }
-    if (rc == 0)
-        rc = has_other_dtype((mp_array *)array);
-    if (rc == 0)
-        rc = survey(entry, array);
-    else if (rc > 0)
-        rc = 0;
-    if (rc == 1) {
-        PyObject *both = PyTuple_Pack(2, entry->held == NULL ? Py_None : entry->held, parts);
-        Py_XDECREF(entry->held);
-        entry->held = both;
-        rc = both == NULL ? -1 : 1;
-    }
-    Py_DECREF(parts);
+    Py_XDECREF(parts);
     return rc;
 }
 
@@ -566,16 +548,11 @@ static int write_table(table *self, mp_writer *to)
     return at != NULL ? 1 : -1;
 }
 
-/* The layout of an array at its place. */
-static int layout_of(const mp_array *array, const mp_source *of, uint64_t row, uint64_t offset,
-                     mp_described *to)
+static void set_place(mp_described *to, const mp_source *of, uint64_t row, uint64_t offset)
 {
-    if (mp_describe_array(array, to) < 0)
-        return -1;
     to->head.row = (uint16_t)row;
     to->head.offset = (int64_t)offset;
     to->head.number = of != NULL ? of->number : 0;
-    return 0;
 }
 
 /* Function, table or number in the memo or None; behind them follow the other arguments. */
@@ -601,45 +578,39 @@ static int write_head(const mp_entry *entry, mp_writer *to, const char *mark, si
 
 static int write_array(const mp_entry *entry, mp_writer *to)
 {
+    PyObject *array = entry->object, *of = entry->held, *extra = NULL;
+    const char *kind = NULL;
+    size_t more = 0;
+    Py_ssize_t n = 0;
     mp_described d;
 
-    if (layout_of((mp_array *)entry->object, (mp_source *)entry->held, entry->own[0], entry->own[1],
-                  &d) < 0)
+    if (!mp_is_array(array)) {
+        PyObject *parts = PyTuple_GetItem(of, 1);
+        of = PyTuple_GetItem(of, 0);
+        array = PyTuple_GetItem(parts, 1);
+        extra = PyTuple_GetItem(parts, 2);
+        kind = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(parts, 0), &n);
+        if (kind == NULL || n > UINT8_MAX)
+            return -1;
+        more = 2 + (size_t)n + sized((size_t)PyBytes_Size(extra));
+    }
+    if (mp_describe_array((mp_array *)array, &d) < 0)
         return -1;
-    int rc = write_head(entry, to, "", 0);
-    char *at = rc == 1 ? mp_core.writer_room(to, sized(d.nbytes) + 2) : NULL;
-    if (at == NULL)
-        return rc == 1 ? -1 : rc;
-    mp_put(put_bytes(at, &d, d.nbytes), "\x86R", 2);
-    return 1;
-}
-
-static int write_other(const mp_entry *entry, mp_writer *to)
-{
-    PyObject *parts = PyTuple_GetItem(entry->held, 1), *of = PyTuple_GetItem(entry->held, 0);
-    PyObject *kind = PyTuple_GetItem(parts, 0), *extra = PyTuple_GetItem(parts, 2);
-    mp_described d;
-    Py_ssize_t n;
-
-    if (layout_of((mp_array *)PyTuple_GetItem(parts, 1), of == Py_None ? NULL : (mp_source *)of,
-                  entry->own[0], entry->own[1], &d) < 0)
-        return -1;
-    const char *name = PyUnicode_AsUTF8AndSize(kind, &n);
-    int rc = name == NULL || n > UINT8_MAX ? -1 : write_head(entry, to, "(", 1);
-    size_t nbytes = (size_t)PyBytes_Size(extra);
-    char *at = rc == 1
-                   ? mp_core.writer_room(to, sized(d.nbytes) + 2 + (size_t)n + sized(nbytes) + 2)
-                   : NULL;
+    set_place(&d, of == Py_None ? NULL : (mp_source *)of, entry->own[0], entry->own[1]);
+    int rc = write_head(entry, to, "(", kind != NULL);
+    char *at = rc == 1 ? mp_core.writer_room(to, sized(d.nbytes) + more + 2) : NULL;
     if (at == NULL)
         return rc == 1 ? -1 : rc;
     at = put_bytes(at, &d, d.nbytes);
-    at = mp_put_sized(at, '\x8c', name, (size_t)n);
-    mp_put(put_bytes(at, PyBytes_AsString(extra), nbytes), "tR", 2);
+    if (kind != NULL) {
+        at = mp_put_sized(at, '\x8c', kind, (size_t)n);
+        at = put_bytes(at, PyBytes_AsString(extra), (size_t)PyBytes_Size(extra));
+    }
+    mp_put(at, kind != NULL ? "tR" : "\x86R", 2);
     return 1;
 }
 
-/* use_codec(type, reducer): write and read objects of that type as long as they have that reducer */
-PyObject *mp_py_use_codec(PyObject *module, PyObject *args)
+static PyObject *use_codec(PyObject *module, PyObject *args)
 {
     PyObject *type, *reducer;
     (void)module;
@@ -647,13 +618,12 @@ PyObject *mp_py_use_codec(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O:use_codec", &PyType_Type, &type, &reducer) ||
         mp_make_names() < 0)
         return NULL;
-    int is_own_type = type == mp_hook.array_type;
     mp_codec codec = {.type = (PyTypeObject *)Py_NewRef(type),
                       .reducer = reducer,
                       .prefix = mp_names_rebuild.bytes,
                       .prefix_nbytes = mp_names_rebuild.nbytes,
-                      .survey = is_own_type ? survey_array : survey_other,
-                      .write = is_own_type ? write_array : write_other,
+                      .survey = survey_array,
+                      .write = write_array,
                       .read = mp_read_array,
                       .is_out_of_band = 1};
     mp_core.register_codec(&codec);
@@ -663,7 +633,7 @@ PyObject *mp_py_use_codec(PyObject *module, PyObject *args)
 /* ---- an array alone ---- */
 
 /* Take back the references of a message that is not sent. */
-static void take_back(PyObject *offers)
+static void take_all_back(PyObject *offers)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(offers); i++) {
         PyObject *joined = PyTuple_GetItem(offers, i), *one;
@@ -673,19 +643,16 @@ static void take_back(PyObject *offers)
     }
 }
 
-/* take_back(offers) */
-PyObject *mp_py_take_back(PyObject *module, PyObject *offers)
+static PyObject *take_back(PyObject *module, PyObject *offers)
 {
     (void)module;
     if (!PyTuple_Check(offers))
         return PyErr_Format(PyExc_TypeError, "offers are a tuple, not %R", offers);
-    take_back(offers);
+    take_all_back(offers);
     Py_RETURN_NONE;
 }
 
-/* export_alone(array, receivers, fallback) -> (offers, table, layout): an array for a message of its
- * own, with its event recorded. Without elements it has no table. */
-PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
+static PyObject *export_alone(PyObject *module, PyObject *args)
 {
     PyObject *array, *fallback, *offers = NULL, *bytes = NULL, *made = NULL;
     unsigned receivers;
@@ -697,22 +664,22 @@ PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
         return NULL;
     if (!mp_is_array(array))
         return PyErr_Format(PyExc_TypeError, "%R is no DeviceArray", array);
-    if (find_place(array, NULL, receivers, fallback, &at) < 0)
+    if (mp_describe_array((mp_array *)array, &d) < 0 ||
+        find_place(array, &d, NULL, receivers, fallback, &at) < 0)
         return NULL;
-    int rc = layout_of((mp_array *)array, at.of, at.row, at.offset, &d);
-    if (rc == 0 && at.in == NULL)
+    set_place(&d, at.of, at.row, at.offset);
+    if (at.in == NULL)
         made = Py_BuildValue("(()Oy#)", Py_None, &d, (Py_ssize_t)d.nbytes);
-    if (rc == 0 && at.in != NULL && take_events(at.in) == 0)
+    else if (take_events(at.in) == 0)
         offers = offers_of(at.in);
     if (offers != NULL)
         bytes = bytes_of(at.in);
     if (bytes != NULL && finish(&at.in->shared) == 0)
         made = Py_BuildValue("(OOy#)", offers, bytes, &d, (Py_ssize_t)d.nbytes);
     if (made == NULL && offers != NULL) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        take_back(offers);
-        PyErr_Restore(type, value, traceback);
+        mp_error error = mp_set_aside();
+        take_all_back(offers);
+        mp_put_back(&error);
     }
     Py_XDECREF(offers);
     Py_XDECREF(bytes);
@@ -720,4 +687,19 @@ PyObject *mp_py_export_alone(PyObject *module, PyObject *args)
         drop(&at.in->shared);
     Py_XDECREF((PyObject *)at.of);
     return made;
+}
+
+static PyMethodDef functions[] = {
+    MP_FUNCTION(use_codec, METH_VARARGS, "(type, reducer, /)",
+                "Write and read objects of a type as long as they have this reducer."),
+    MP_FUNCTION(take_back, METH_O, "(offers, /)",
+                "Take back the references of a message that is not sent."),
+    MP_FUNCTION(export_alone, METH_VARARGS, "(array, receivers, fallback, /)",
+                "Return the offers, table and layout of an array for a message of its own."),
+    {NULL, NULL, 0, NULL},
+};
+
+int mp_add_outgoing(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }

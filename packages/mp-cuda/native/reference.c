@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 PyObject *mp_reference_type;
+static mp_link received = {&received, &received};
 uint32_t mp_pid;
 unsigned char mp_nonce[MP_NONCE];
 
@@ -34,8 +35,7 @@ int mp_is_me(uint32_t pid, const void *nonce)
     return pid == mp_pid && memcmp(nonce, mp_nonce, MP_NONCE) == 0;
 }
 
-/* process() -> the pid of this process, and its random number */
-PyObject *mp_py_process(PyObject *module, PyObject *unused)
+static PyObject *process(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     return Py_BuildValue("(Iy#)", mp_pid, mp_nonce, (Py_ssize_t)MP_NONCE);
@@ -43,8 +43,7 @@ PyObject *mp_py_process(PyObject *module, PyObject *unused)
 
 PyObject *mp_new_reference(mpshm_block *block, uint32_t pid, const void *nonce, uint64_t serial)
 {
-    PyTypeObject *type = (PyTypeObject *)mp_reference_type;
-    mp_reference *self = (mp_reference *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    mp_reference *self = mp_new(mp_reference_type);
 
     if (self == NULL) {
         mp_core.block_release(block);
@@ -55,6 +54,7 @@ PyObject *mp_new_reference(mpshm_block *block, uint32_t pid, const void *nonce, 
     self->serial = serial;
     self->is_sent = 1;
     memcpy(self->nonce, nonce, MP_NONCE);
+    mp_append(&received, &self->link);
     return (PyObject *)self;
 }
 
@@ -86,8 +86,7 @@ PyObject *mp_receive_reference(PyObject *offers, uint32_t pid, const void *nonce
     return NULL;
 }
 
-/* receive_reference(offers, pid, nonce) -> Reference */
-PyObject *mp_py_receive_reference(PyObject *module, PyObject *args)
+static PyObject *receive_reference(PyObject *module, PyObject *args)
 {
     const char *nonce;
     Py_ssize_t nbytes;
@@ -193,10 +192,19 @@ void mp_release(mp_reference *self)
         mp_core.block_release(&block);
 }
 
+/* In a forked child, which has none, whatever its parent's other threads were doing with theirs. */
+void mp_forget_references(void)
+{
+    while (received.next != &received) {
+        mp_reference *self = MP_OF(mp_reference, link, received.next);
+        mp_take_out(&self->link);
+        mp_release(self);
+    }
+}
+
 static void reference_dealloc(PyObject *op)
 {
     mp_reference *self = (mp_reference *)op;
-    PyTypeObject *type = Py_TYPE(op);
 
     mp_release(self);
     for (int i = 0; i < MP_SLOTS; i++)
@@ -206,8 +214,7 @@ static void reference_dealloc(PyObject *op)
     Py_XDECREF(self->keeps);
     Py_XDECREF((PyObject *)self->last);
     mp_take_out(&self->link);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 /* release() */
@@ -243,24 +250,23 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "A reference of this process to the lease of a message."},
     {Py_tp_dealloc, reference_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "mp_cuda._native.Reference",
-    .basicsize = sizeof(mp_reference),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
+static PyMethodDef functions[] = {
+    MP_FUNCTION(process, METH_NOARGS, "()",
+                "Return the pid of this process and its random number."),
+    MP_FUNCTION(receive_reference, METH_VARARGS, "(offers, pid, nonce, /)",
+                "Receive one of the offers of a lease."),
+    {NULL, NULL, 0, NULL},
 };
 
-int mp_add_reference_type(PyObject *module)
+int mp_add_references(PyObject *module)
 {
-    mp_reference_type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    return mp_reference_type == NULL
-               ? -1
-               : PyModule_AddObjectRef(module, "Reference", mp_reference_type);
+    mp_reference_type =
+        mp_add_type(module, "mp_cuda._native.Reference", sizeof(mp_reference), MP_ONLY_HERE, slots);
+    return mp_reference_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
 }

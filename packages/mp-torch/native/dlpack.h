@@ -44,7 +44,7 @@ enum { DL_CPU = 1, DL_UNSIGNED = 1, DL_DIMS = 64 };
 
 /* dtype and shape of a contiguous tensor, as in a layout (see dlpack.c) */
 typedef struct {
-    uint8_t code, bits, nd, same_shape;
+    uint8_t code, bits, nd, flags;
 } dl_record;
 
 /* Return the functions of a capsule, NULL with an exception. */

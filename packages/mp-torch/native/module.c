@@ -22,7 +22,8 @@ PyDoc_STRVAR(find_doc, "find_storage(address, nbytes, /)\n--\n\n"
                        "Return the live storage of these bytes, or None.");
 PyDoc_STRVAR(setup_tensors_doc,
              "setup_tensors(exchange, tensor_type, reducer, dtypes, rebuild, /)\n--\n\n"
-             "Write and read tensors in small messages, as long as they have this reducer.");
+             "Write and read tensors and Parameters in small messages, as long as they have "
+             "this reducer.");
 PyDoc_STRVAR(receive_doc, "receive_tensor(handle, layout, /)\n--\n\n"
                           "Make the tensor of a handle. Raises `ValueError` if the layout does not "
                           "have the bytes of its block.");

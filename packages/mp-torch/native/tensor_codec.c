@@ -1,5 +1,5 @@
-/* The codec of tensors: of those that are contiguous, on the CPU, all of their storage, without a
- * gradient.
+/* The codec of tensors and Parameters: of those that are contiguous, on the CPU, all of their storage,
+ * and leaves.
  *
  *   module, rebuild_one, STACK_GLOBAL | handle | layout (dlpack.c) | TUPLE2 | REDUCE
  *
@@ -11,11 +11,12 @@
 #include "native.h"
 
 enum { HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255, DL_COMPLEX = 5 };
+enum { REQUIRES_GRAD = 1, PARAMETER = 2 }; /* flags of a record */
 
 static struct {
     const dl_exchange *exchange;
     PyObject *dtypes;
-    PyObject *dtype, *requires_grad, *is_neg, *is_conj; /* names */
+    PyObject *dtype, *requires_grad, *is_leaf, *hooks, *is_neg, *is_conj; /* names */
     mp_global rebuild;
 } of;
 
@@ -26,15 +27,40 @@ static size_t layout_of(const dl_shape *shape)
     return sizeof(dl_record) + shape->record.nd * sizeof(shape->dims[0]);
 }
 
-/* 1 if the attribute, or what its method returns, is False. */
-static int is_false(PyObject *object, PyObject *name, int is_method)
+/* 1 if the attribute, or what its method returns, is that object. */
+static int is(PyObject *object, PyObject *name, int is_method, PyObject *what)
 {
     PyObject *value =
         is_method ? PyObject_CallMethodObjArgs(object, name, NULL) : PyObject_GetAttr(object, name);
-    int answer = value == Py_False;
+    int answer = value == what;
 
     Py_XDECREF(value);
     return answer;
+}
+
+/* torch.nn.Parameter, borrowed; NULL with an exception. */
+static PyObject *parameter_type(void)
+{
+    static PyObject *type;
+
+    if (type == NULL) {
+        PyObject *module = PyImport_ImportModule("torch.nn.parameter");
+        type = module ? PyObject_GetAttrString(module, "Parameter") : NULL;
+        Py_XDECREF(module);
+    }
+    return type;
+}
+
+/* The flags of a tensor; -1, perhaps with an exception, for one that torch's reducer refuses or warns of. */
+static int flags_of(PyObject *tensor)
+{
+    int flags = (PyObject *)Py_TYPE(tensor) == parameter_type() ? PARAMETER : 0;
+
+    if (is(tensor, of.requires_grad, 0, Py_False))
+        return flags;
+    return is(tensor, of.is_leaf, 0, Py_True) && is(tensor, of.hooks, 0, Py_None)
+               ? flags | REQUIRES_GRAD
+               : -1;
 }
 
 static int has_dtype_of_dlpack(PyObject *tensor)
@@ -63,8 +89,8 @@ static int is_plain(PyObject *tensor, dl_shape *shape)
 
     return of.exchange != NULL && of.exchange->from_object(tensor, &t) == 0 &&
            mp_dl_shape_of(&t, shape) == 0 && has_dtype_of_dlpack(tensor) &&
-           is_false(tensor, of.requires_grad, 0) && is_false(tensor, of.is_neg, 1) &&
-           (shape->record.code != DL_COMPLEX || is_false(tensor, of.is_conj, 1)) &&
+           is(tensor, of.is_neg, 1, Py_False) &&
+           (shape->record.code != DL_COMPLEX || is(tensor, of.is_conj, 1, Py_False)) &&
            is_whole(tensor, shape->nbytes);
 }
 
@@ -84,12 +110,15 @@ static int without_error(void)
 static int survey_tensor(mp_entry *entry)
 {
     dl_shape shape;
-    int fit = is_plain(entry->object, &shape) && layout_of(&shape) <= LAYOUT;
+    int flags = flags_of(entry->object);
+    int fit = flags >= 0 && is_plain(entry->object, &shape) && layout_of(&shape) <= LAYOUT;
 
     if (without_error() < 0)
         return -1;
-    if (fit)
+    if (fit) {
         entry->memory = shape.data;
+        entry->own[0] = (uint64_t)flags;
+    }
     return fit;
 }
 
@@ -113,6 +142,7 @@ static int write_tensor(const mp_entry *entry, mp_writer *to)
     at = mp_put_sized(at, 'C', PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
     *at++ = 'C';
     *at++ = (char)layout;
+    shape.record.flags = (uint8_t)entry->own[0];
     at = mp_put(at, &shape.record, sizeof(shape.record));
     at = mp_put(at, shape.dims, layout - sizeof(shape.record));
     mp_put(at, "\x86R", 2);
@@ -129,11 +159,29 @@ static int read_layout(const unsigned char *bytes, size_t nbytes, dl_record *rec
         return -1;
     memcpy(record, bytes, sizeof(*record));
     size_t shape = record->nd * sizeof(dims[0]);
-    if (record->same_shape || record->bits == 0 || record->bits % 8 != 0 || record->nd > DL_DIMS ||
-        nbytes != sizeof(*record) + shape)
+    if (record->flags > (REQUIRES_GRAD | PARAMETER) || record->bits == 0 || record->bits % 8 != 0 ||
+        record->nd > DL_DIMS || nbytes != sizeof(*record) + shape)
         return -1;
     memcpy(dims, bytes + sizeof(*record), shape);
     return 0;
+}
+
+/* Also in a process that writes none. */
+static PyObject *arrived(const char *handle, dl_record record, const int64_t *dims)
+{
+    PyObject *tensor = mp_tensor_arrived(handle, record, dims), *whole = tensor;
+    PyObject *grad = record.flags & REQUIRES_GRAD ? Py_True : Py_False, *type;
+
+    if (tensor == NULL || record.flags == 0)
+        return tensor;
+    if (!(record.flags & PARAMETER))
+        whole = PyObject_CallMethod(tensor, "requires_grad_", NULL);
+    else if ((type = parameter_type()) != NULL)
+        whole = PyObject_CallFunctionObjArgs(type, tensor, grad, NULL);
+    else
+        whole = NULL;
+    Py_DECREF(tensor);
+    return whole;
 }
 
 /* A damaged one is left to the unpickler, which says so. */
@@ -153,7 +201,7 @@ static PyObject *read_tensor(mp_reader *from)
         return NULL;
     *from = rest;
     from->received = 1;
-    return mp_tensor_arrived((const char *)handle, record, dims);
+    return arrived((const char *)handle, record, dims);
 }
 
 /* receive_tensor(handle, layout), for an unpickler */
@@ -173,7 +221,7 @@ PyObject *mp_py_receive_tensor(PyObject *self, PyObject *args)
                             "the message of a tensor is damaged: %zd bytes are no handle, or %zd "
                             "no layout",
                             length, nbytes);
-    return mp_tensor_arrived(handle, record, dims);
+    return arrived(handle, record, dims);
 }
 
 /* ---- registration ---- */
@@ -182,6 +230,8 @@ static int set_names(void)
 {
     of.dtype = PyUnicode_InternFromString("dtype");
     of.requires_grad = PyUnicode_InternFromString("requires_grad");
+    of.is_leaf = PyUnicode_InternFromString("is_leaf");
+    of.hooks = PyUnicode_InternFromString("_backward_hooks");
     of.is_neg = PyUnicode_InternFromString("is_neg");
     of.is_conj = PyUnicode_InternFromString("is_conj");
     return PyErr_Occurred() ? -1 : 0;
@@ -198,7 +248,8 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
                           &dtypes, &rebuild))
         return NULL;
     of.exchange = mp_dl_exchange(capsule);
-    if (of.exchange == NULL || set_names() < 0 || mp_core.make_global(&of.rebuild, rebuild) < 0)
+    if (of.exchange == NULL || set_names() < 0 || parameter_type() == NULL ||
+        mp_core.make_global(&of.rebuild, rebuild) < 0)
         return NULL;
     of.dtypes = Py_NewRef(dtypes);
     mp_codec codec = {.type = (PyTypeObject *)Py_NewRef(type),
@@ -208,6 +259,8 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
                       .survey = survey_tensor,
                       .write = write_tensor,
                       .read = read_tensor};
+    mp_core.register_codec(&codec);
+    codec.type = (PyTypeObject *)parameter_type();
     mp_core.register_codec(&codec);
     Py_RETURN_NONE;
 }

@@ -1,7 +1,8 @@
 """Most tensors, which are written and read in C (`native/tensor_codec.c`).
 
-It is for tensors that are all of their storage, contiguous, and need no gradient; all others come to `tensor.py`. Each
-storage has a block of its own: one that is dropped gives its memory back, and no tensor keeps the memory of others.
+It is for tensors and Parameters that are all of their storage, contiguous, and leaves; all others come to `tensor.py`.
+Each storage has a block of its own: one that is dropped gives its memory back, and no tensor keeps the memory of
+others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DTYPES = frozenset(
 
 
 def install() -> None:
-    """Let C write and read tensors."""
+    """Let C write and read tensors and Parameters."""
     setup_tensors(EXCHANGE, torch.Tensor, reduce_tensor, DTYPES, rebuild_one)
 
 

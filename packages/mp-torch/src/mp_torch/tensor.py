@@ -10,7 +10,7 @@ Note [How a tensor is sent]
     in memory that torch has shared                   torch's reducer
     any other                                         the block of its storage, which is moved there first, in place
 
-Most tensors are the whole of their storage, contiguous, and need no gradient: their description is a dtype and a shape.
+Most tensors are the whole of their storage, contiguous leaves: C writes and reads these (`small_message.py`).
 """
 
 from __future__ import annotations

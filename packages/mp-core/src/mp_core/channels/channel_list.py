@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mp_core.memory.process_list import memfds_of
+from mp_core.memory.process_list import memfds_of, open_memfd
 from mp_core.sharing import backend
 
 _LIBSHM = "mpshm"  # as the names of its memfds begin
@@ -56,8 +56,7 @@ def _inode(path: str) -> int:
 
 
 def _unread(path: str) -> list[tuple[int, int]]:
-    # The number may be a pipe's by now, and to open a pipe waits for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = open_memfd(path)
     try:
         return backend.unread_messages(descriptor) or []
     finally:

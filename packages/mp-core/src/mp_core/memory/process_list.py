@@ -50,6 +50,11 @@ def memfds_of(pid: int, prefix: str) -> list[str]:
     return [path for path in paths if _target(path).startswith(f"/memfd:{prefix}")]
 
 
+def open_memfd(path: str) -> int:
+    """Open one of `memfds_of` to read. Its number may be a pipe's by now, and to open a pipe waits for its writer."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def _target(path: str) -> str:
     try:
         return os.readlink(path)

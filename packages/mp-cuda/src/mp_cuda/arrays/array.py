@@ -143,16 +143,7 @@ class DeviceArray(Array):
         target = memoryview(bytearray(self.nbytes)) if out is None else memoryview(out).cast("B")
         if target.readonly:
             raise ValueError("cannot copy into a read-only buffer")
-        if target.nbytes != self.nbytes:
-            raise ValueError(f"the array has {self.nbytes} bytes and the buffer {target.nbytes}")
-        if self.nbytes:
-            with cuda_driver.guard(self.device):
-                on = as_stream(self._stream if stream is None else stream)
-                at = 0
-                for offset, size in runs(self.shape, self.strides, self.dtype.itemsize):
-                    cuda_driver.call("cuMemcpyDtoHAsync", target[at : at + size], self.ptr + offset, size, on)
-                    at += size
-                cuda_driver.call("cuStreamSynchronize", on)
+        self._copy("cuMemcpyDtoHAsync", target, stream)
         return bytes(target) if out is None else out
 
     def copy_from_host(self, buffer: Any, *, stream: Any = None) -> None:
@@ -173,19 +164,23 @@ class DeviceArray(Array):
         DriverError
             The driver reported an error.
         """
-        source = memoryview(buffer).cast("B")
         if self.readonly:
             raise ValueError("the array is read-only")
-        if source.nbytes != self.nbytes:
-            raise ValueError(f"the array has {self.nbytes} bytes and the buffer {source.nbytes}")
-        if self.nbytes:
-            with cuda_driver.guard(self.device):
-                on = as_stream(self._stream if stream is None else stream)
-                at = 0
-                for offset, size in runs(self.shape, self.strides, self.dtype.itemsize):
-                    cuda_driver.call("cuMemcpyHtoDAsync", self.ptr + offset, source[at : at + size], size, on)
-                    at += size
-                cuda_driver.call("cuStreamSynchronize", on)
+        self._copy("cuMemcpyHtoDAsync", memoryview(buffer).cast("B"), stream)
+
+    def _copy(self, name: str, host: memoryview, stream: Any) -> None:
+        if host.nbytes != self.nbytes:
+            raise ValueError(f"the array has {self.nbytes} bytes and the buffer {host.nbytes}")
+        if not self.nbytes:
+            return
+        with cuda_driver.guard(self.device):
+            on = as_stream(self._stream if stream is None else stream)
+            at = 0
+            for offset, size in runs(self.shape, self.strides, self.dtype.itemsize):
+                ends = host[at : at + size], self.ptr + offset
+                cuda_driver.call(name, *(ends if name == "cuMemcpyDtoHAsync" else reversed(ends)), size, on)
+                at += size
+            cuda_driver.call("cuStreamSynchronize", on)
 
     def __repr__(self) -> str:
         origin = "imported, " if self.is_imported else ""

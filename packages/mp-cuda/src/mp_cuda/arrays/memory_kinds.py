@@ -35,7 +35,6 @@ class Facts(NamedTuple):
 
     @property
     def host(self) -> bool:
-        """Whether it is memory of the host."""
         return self.memory_type == HOST
 
 
@@ -91,7 +90,6 @@ def _by_pool(facts: Facts, low: int, high: int, receivers: int) -> tuple[bytes, 
 
 
 def _reason(facts: Facts) -> str:
-    """Explain why another process cannot open such memory, and what to do."""
     copy = "or use share(..., fallback='copy') or set_policy(fallback='copy')"
     if facts.managed:
         return f"it is managed memory: copy it into device memory, {copy}"

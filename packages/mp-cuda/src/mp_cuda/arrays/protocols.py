@@ -14,7 +14,7 @@ from mp_cuda.errors import DriverError, NotShareableError, UnknownPointerError
 DEVICE_ORDINAL = 9
 
 
-def by_interface(obj: Any, *, owner: Any = None, device: int | None = None, stream: int | None = None) -> DeviceArray:
+def by_interface(obj: Any, *, device: int | None = None, stream: int | None = None) -> DeviceArray:
     """Read *obj* by its `__cuda_array_interface__`, version 2 or 3."""
     interface = obj.__cuda_array_interface__
     if interface.get("mask") is not None:
@@ -39,7 +39,7 @@ def by_interface(obj: Any, *, owner: Any = None, device: int | None = None, stre
         device,
         strides=None if strides is None else tuple(int(s) for s in strides),
         readonly=bool(readonly),
-        owner=obj if owner is None else owner,
+        owner=obj,
         stream=stream,
     )
 
@@ -71,7 +71,6 @@ def by_dlpack(obj: Any) -> DeviceArray:
 
 
 def _device_of(ptr: int) -> int:
-    cuda_driver.bindings()
     attribute = cuda_driver.bindings().CUpointer_attribute(DEVICE_ORDINAL)
     try:
         with cuda_driver.guard(cuda_driver.current_device()):

@@ -15,14 +15,9 @@ LATE = -10
 
 
 class Step(IntEnum):
-    """The steps, in the order in which they run."""
+    """The steps, in the order in which they run; the last one even if an earlier one failed."""
 
-    FINALIZERS = 1
-    IMPORTS = 2
-    EVENTS = 3
-    EXPORTS = 4
-    REPORT = 5
-    """Runs even if an earlier step failed."""
+    FINALIZERS, IMPORTS, EVENTS, EXPORTS, REPORT = range(5)
 
 
 _steps: dict[Step, Callable[[], None]] = {}
@@ -30,12 +25,7 @@ _steps: dict[Step, Callable[[], None]] = {}
 
 def register(step: Step) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Decorate the function that performs *step*."""
-
-    def decorate(function: Callable[[], None]) -> Callable[[], None]:
-        _steps[step] = function
-        return function
-
-    return decorate
+    return lambda function: _steps.setdefault(step, function)
 
 
 def schedule(active: Callable[[], bool]) -> None:

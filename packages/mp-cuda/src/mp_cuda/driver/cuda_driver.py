@@ -17,7 +17,7 @@ from mp_cuda.driver import at_exit
 from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 HANDLE_SIZE = 64
-NOT_INITIALIZED = 3
+OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 2, 3, 600
 
 _driver: Any = None
 _forked = False
@@ -92,6 +92,28 @@ def call(name: str, *args: Any) -> Any:
     if status:
         _check(driver, name, status)
     return values[0] if len(values) == 1 else tuple(values) if values else None
+
+
+def call_with_room(make_room: Callable[[], object], name: str, *args: Any) -> Any:
+    """Call the driver function *name*, and once more after *make_room* if it is out of memory."""
+    try:
+        return call(name, *args)
+    except DriverError as error:
+        if error.code != OUT_OF_MEMORY:
+            raise
+    make_room()
+    return call(name, *args)
+
+
+def is_done(query: str, handle: Any) -> bool:
+    """Return what *query*, a driver function, says of a stream's or event's work."""
+    try:
+        call(query, handle)
+    except DriverError as error:
+        if error.code != NOT_READY:
+            raise
+        return False
+    return True
 
 
 def is_available() -> bool:
@@ -178,18 +200,12 @@ class guard:
 
 @functools.cache
 def memory_of(device: int) -> int:
-    """Return the size of the memory of *device* in bytes."""
     return int(call("cuDeviceTotalMem", call("cuDeviceGet", device)))
 
 
 def current_device() -> int:
     """Return the ordinal of the device whose context is current in this thread, or 0 if no context is."""
     return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
-
-
-def context_number(device: int) -> int:
-    """Return the address of the primary context of *device*."""
-    return int(context_of(device))
 
 
 def check_codes(name: str, codes: tuple[int, ...]) -> None:
@@ -203,11 +219,7 @@ def failed(name: str, code: int) -> None:
     _check(bindings(), name, bindings().CUresult(code))
 
 
-# ---- devices and handles as bytes ------------------------------------------------------------------------------------
-
-
 def bytes_of(structure: Any, size: int = HANDLE_SIZE) -> bytes:
-    """Return the bytes of a structure of the bindings."""
     return ctypes.string_at(int(structure.getPtr()), size)
 
 
@@ -245,9 +257,6 @@ def ordinal_of(uuid: bytes) -> int:
             f"the memory is on the device with UUID {uuid.hex()}, which is none of the {len(_uuids)} that this "
             "process sees; check CUDA_VISIBLE_DEVICES in both processes"
         ) from None
-
-
-# ---- fork ------------------------------------------------------------------------------------------------------------
 
 
 def after_fork(hook: Callable[[], None]) -> Callable[[], None]:

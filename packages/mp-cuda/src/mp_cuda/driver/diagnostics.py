@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 from mp_cuda.driver import cuda_driver
 
-IPC_EVENTS, POOLS = 125, 115
+IPC_EVENTS = 125
 
 
 def device_report() -> Iterator[tuple[str, str]]:
@@ -46,12 +46,5 @@ def device_report() -> Iterator[tuple[str, str]]:
         yield f"device {i}", f"{name}, {cuda_driver.uuid_of(i).hex()}{cannot}"
     if not count:
         yield "devices", "none"
-    if "microsoft" in _kernel().lower():
+    if "microsoft" in platform.release().lower():
         yield "WSL", "device memory cannot be shared between processes on WSL 2"
-
-
-def _kernel() -> str:
-    try:
-        return Path("/proc/version").read_text()
-    except OSError:
-        return ""

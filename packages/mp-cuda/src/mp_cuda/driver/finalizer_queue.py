@@ -78,6 +78,22 @@ def put(task: Task) -> None:
     wake()
 
 
+class Finalized:
+    """The base of objects that leave a task at their end."""
+
+    __slots__ = ("__weakref__", "_task")
+    _task: Task
+
+    def _leave(self, *task: Any) -> None:
+        self._task = Task(*task)
+        expect()
+
+    def __del__(self, put: Callable[[Task], None] = put) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None:
+            put(task)
+
+
 def wake() -> None:
     """Let the thread do all tasks now. Neither locks, blocks nor calls the driver."""
     global _woken
@@ -98,7 +114,7 @@ def wake_watch() -> None:
 
 
 def pending() -> int:
-    """Count the tasks that are queued and not done."""
+    """Count the tasks that are not done."""
     return len(_tasks)
 
 

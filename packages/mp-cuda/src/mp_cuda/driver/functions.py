@@ -24,7 +24,7 @@ os.register_at_fork(after_in_child=renew_process)
 cuda_driver.after_fork(forget)
 set_hooks(
     no_fork=_no_fork,
-    context=cuda_driver.context_number,
+    context=lambda device: int(cuda_driver.context_of(device)),
     start_driver=cuda_driver.bindings,
     driver_failed=cuda_driver.failed,
     uuid_of=cuda_driver.uuid_of,

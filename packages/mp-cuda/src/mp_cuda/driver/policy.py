@@ -42,22 +42,15 @@ def set_policy(
     --------
     >>> mp_cuda.set_policy(fallback="error", exit_wait=0.0)
     """
-    module = globals()
-    if fallback is not None:
-        if fallback not in ("error", "copy"):
-            raise ValueError(f"fallback must be 'error' or 'copy', not {fallback!r}")
-        module["fallback"] = fallback
-    if exit_wait is not None:
-        if exit_wait < 0:
-            raise ValueError(f"exit_wait must be 0 seconds or more, not {exit_wait}")
-        module["exit_wait"] = float(exit_wait)
-    if event_pool is not None:
-        if event_pool < 0:
-            raise ValueError(f"event_pool must be 0 events or more, not {event_pool}")
-        module["event_pool"] = int(event_pool)
+    if fallback not in (None, "error", "copy"):
+        raise ValueError(f"fallback must be 'error' or 'copy', not {fallback!r}")
+    numbers = {"exit_wait": exit_wait, "event_pool": event_pool, "linger": linger}
+    for name, number in numbers.items():
+        if number is not None and number < 0:
+            raise ValueError(f"{name} must be 0 or more, not {number}")
+    given = {"fallback": fallback, "exit_wait": exit_wait, "event_pool": event_pool}
+    globals().update({name: value for name, value in given.items() if value is not None})
     if linger is not None:
-        if linger < 0:
-            raise ValueError(f"linger must be 0 seconds or more, not {linger}")
         from mp_cuda.driver.functions import set_linger
 
         set_linger(linger)

@@ -8,10 +8,8 @@ from typing import Any
 
 from mp_cuda.driver import cuda_driver, finalizer_queue
 from mp_cuda.driver.functions import set_hooks
-from mp_cuda.errors import DriverError
 
 LEGACY = 1
-NOT_READY = 600
 _ATTRIBUTES = ("cuda_stream", "ptr", "handle")  # torch, CuPy, numba
 
 
@@ -41,7 +39,6 @@ def stream_number(stream: Any) -> int:
 
 
 def as_stream(stream: Any) -> Any:
-    """Return *stream* as the bindings' type."""
     return _of_number(stream_number(stream))
 
 
@@ -68,7 +65,7 @@ def _destroy(device: int, streams: list[Any]) -> None:
             cuda_driver.call("cuStreamDestroy", stream)
 
 
-class Stream:
+class Stream(finalizer_queue.Finalized):
     """
     A stream on a device.
 
@@ -99,8 +96,7 @@ class Stream:
             self._stream = cuda_driver.call("cuStreamCreate", 1 if non_blocking else 0)
         self.ptr = int(self._stream)
         """The stream's number in the driver."""
-        self._task: finalizer_queue.Task | None = finalizer_queue.Task(self.device, _destroy, self._stream)
-        finalizer_queue.expect()
+        self._leave(self.device, _destroy, self._stream)
 
     @classmethod
     def from_external(cls, stream: Any, device: int | None = None) -> Stream:
@@ -109,7 +105,6 @@ class Stream:
         self.device = cuda_driver.current_device() if device is None else device
         self.ptr = stream_number(stream)
         self._stream = cuda_driver.bindings().CUstream(self.ptr)
-        self._task = None
         self._owner = stream
         return self
 
@@ -127,19 +122,8 @@ class Stream:
 
     def query(self) -> bool:
         """Tell whether all work on this stream is done."""
-        try:
-            with cuda_driver.guard(self.device):
-                cuda_driver.call("cuStreamQuery", self._stream)
-        except DriverError as error:
-            if error.code != NOT_READY:
-                raise
-            return False
-        return True
+        with cuda_driver.guard(self.device):
+            return cuda_driver.is_done("cuStreamQuery", self._stream)
 
     def __repr__(self) -> str:
         return f"<Stream {self.ptr:#x} of device {self.device}>"
-
-    def __del__(self, put: Any = finalizer_queue.put) -> None:
-        task = getattr(self, "_task", None)
-        if task is not None:
-            put(task)

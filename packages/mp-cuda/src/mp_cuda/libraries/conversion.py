@@ -40,8 +40,8 @@ def as_device_array(obj: Any, *, stream: Any = None) -> DeviceArray:
     """
     if isinstance(obj, DeviceArray):
         array = obj
-    elif (adapter := adapters.of(obj)) is not None:
-        array = adapter.view(obj)
+    elif (kind := adapters.kind_of(obj)) is not None:
+        array = adapters.by_kind(kind).view(obj)
     elif hasattr(obj, "__cuda_array_interface__"):
         array = by_interface(obj)
     elif hasattr(obj, "__dlpack__"):
@@ -50,6 +50,4 @@ def as_device_array(obj: Any, *, stream: Any = None) -> DeviceArray:
         raise TypeError(
             f"{type(obj).__name__} is not a device array: it has neither __cuda_array_interface__ nor __dlpack__"
         )
-    if stream is None:
-        return array
-    return array._replace(stream=stream_number(stream))
+    return array if stream is None else array._replace(stream=stream_number(stream))

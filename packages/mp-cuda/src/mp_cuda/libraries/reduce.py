@@ -13,8 +13,8 @@ from typing import Any
 from mp_cuda.arrays import memory_kinds
 from mp_cuda.arrays.array import DeviceArray
 from mp_cuda.arrays.dtype import DType, plain
-from mp_cuda.driver import finalizer_queue, functions
-from mp_cuda.driver.functions import Table, export_alone, set_hooks, take_back, use_codec
+from mp_cuda.driver import finalizer_queue
+from mp_cuda.driver.functions import export_alone, rebuild, receive_table, set_hooks, take_back, use_codec
 from mp_cuda.driver.policy import Fallback
 from mp_cuda.driver.stream import stream_number
 from mp_cuda.libraries import adapters
@@ -26,7 +26,6 @@ NEEDED = exports, imports, memory_kinds
 
 
 def reduce_array(obj: Any) -> Any:
-    """Reduce a device array for one receiver, alone."""
     return rebuild_alone, _alone(obj, None, 1, None)
 
 
@@ -50,22 +49,7 @@ def rebuild_alone(offers: tuple[bytes, ...], table: bytes | None, layout: bytes,
         raise ValueError(f"the message of a device array is damaged: it has {len(more)} parts more instead of 3")
     kind, extra, dtype = more
     shared = None if table is None else receive_table(offers, table)
-    return functions.rebuild(shared, layout, kind, extra, None if dtype is None else DType(*dtype))
-
-
-def receive_table(offers: tuple[bytes, ...], table: bytes) -> Table:
-    """
-    Receive what the arrays of a message share.
-
-    Raises `ValueError` if the message is damaged, `StaleHandleError` if it was received before or revoked, and what
-    opening memory raises.
-    """
-    return functions.receive_table(offers, table)
-
-
-def rebuild_array(table: Table | None, layout: bytes, kind: str | None = None, extra: bytes = b"") -> Any:
-    """Rebuild the array of a message: of the kind that was sent, or a `DeviceArray` if its library is missing."""
-    return functions.rebuild(table, layout, kind, extra)
+    return rebuild(shared, layout, kind, extra, None if dtype is None else DType(*dtype))
 
 
 # ---- arrays of libraries ---------------------------------------------------------------------------------------------
@@ -86,10 +70,12 @@ def _rebuild_kind(kind: str, extra: bytes, array: DeviceArray) -> Any:
         return array
 
 
+for _function in (receive_table, rebuild):
+    _function.__module__ = __name__  # messages name them by this module, which sets what they call
 set_hooks(
     array_type=DeviceArray,
     receive_table=receive_table,
-    rebuild=rebuild_array,
+    rebuild=rebuild,
     taken_apart=taken_apart,
     rebuild_kind=_rebuild_kind,
 )
@@ -98,7 +84,7 @@ set_hooks(
 # ---- arrays that were exported when they were shared -----------------------------------------------------------------
 
 
-class Shared:
+class Shared(finalizer_queue.Finalized):
     """
     An array that was exported when `share` was called.
 
@@ -111,21 +97,15 @@ class Shared:
     >>> queue.put(shared)                                                        # doctest: +SKIP
     """
 
-    __slots__ = ("__weakref__", "_parts", "_task")
+    __slots__ = ("_parts",)
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
         self._parts = parts
-        self._task = finalizer_queue.Task(0, _take_back, parts[0])
-        finalizer_queue.expect()
+        self._leave(0, _take_back, parts[0])
 
     def __reduce__(self) -> Any:
         self._task = self._task._replace(argument=())
         return rebuild_alone, self._parts
-
-    def __del__(self, put: Any = finalizer_queue.put) -> None:
-        task = getattr(self, "_task", None)
-        if task is not None:
-            put(task)
 
 
 def _take_back(device: int, messages: list[tuple[bytes, ...]]) -> None:

@@ -91,7 +91,7 @@ def register(*kinds: str) -> tuple[str, ...]:
         if kind not in adapters.KINDS:
             adapters.by_kind(kind)  # raises, and names the known ones
         if adapters.KINDS[kind] not in sys.modules:  # or a part of it is under way
-            importlib.import_module(_top(kind))
+            importlib.import_module({"numba": "numba.cuda"}.get(kind, kind))
             importlib.import_module(adapters.KINDS[kind])
         adapter: Any = adapters.by_kind(kind)
         handles = getattr(adapter, "handles", None)
@@ -152,10 +152,6 @@ _defaults: dict[str, tuple[Any, str, Any]] = {}
 def _reducers() -> dict[type, Any]:
     registered: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
     return registered
-
-
-def _top(kind: str) -> str:
-    return {"numba": "numba.cuda"}.get(kind, kind)
 
 
 def _either(handles: Callable[[Any], bool], before: Any) -> Callable[[Any], Any]:

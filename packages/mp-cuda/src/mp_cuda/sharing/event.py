@@ -9,17 +9,14 @@ from typing import Any, NoReturn
 
 from mp_cuda.driver import cuda_driver, finalizer_queue
 from mp_cuda.driver.functions import Reference, export_object, own_sent, process, receive_reference
-from mp_cuda.driver.stream import NOT_READY, as_stream
-from mp_cuda.errors import DriverError, ProducerGoneError
+from mp_cuda.driver.stream import as_stream
+from mp_cuda.errors import ProducerGoneError
 from mp_cuda.sharing.exports import ipc_collect
 from mp_cuda.sharing.imports import own_is_gone
-from mp_cuda.sharing.ipc_events import destroy
-
-BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
-OUT_OF_MEMORY = 2
+from mp_cuda.sharing.ipc_events import BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS, destroy, open_handle
 
 
-class Event:
+class Event(finalizer_queue.Finalized):
     """
     A mark in a stream that any stream, thread or process can wait for.
 
@@ -68,7 +65,6 @@ class Event:
             | (INTERPROCESS if interprocess else 0)
         )
         self._event: Any = None
-        self._task: finalizer_queue.Task | None = None
         self._imported = False
         self._lock = threading.RLock()
         self.device = device
@@ -80,24 +76,15 @@ class Event:
                 if self.device is None:
                     self.device = cuda_driver.current_device() if device is None else device
                 with cuda_driver.guard(self.device):
-                    self._adopt(self._made(), self.device, None)
+                    # A process may have 4096 that other processes can open: destroy those that were dropped.
+                    event = cuda_driver.call_with_room(ipc_collect, "cuEventCreate", self._flags)
+                    self._adopt(event, self.device, None)
         return self._event
-
-    def _made(self) -> Any:
-        try:
-            return cuda_driver.call("cuEventCreate", self._flags)
-        except DriverError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-        # A process may have 4096 that other processes can open: destroy those that were dropped.
-        ipc_collect()
-        return cuda_driver.call("cuEventCreate", self._flags)
 
     def _adopt(self, event: Any, device: int, reference: Reference | None) -> None:
         self._event, self.device = event, device
         # An event of another process must outlive the streams here that wait for it.
-        self._task = finalizer_queue.Task(device, destroy, (int(event), reference), after_work=reference is not None)
-        finalizer_queue.expect()
+        self._leave(device, destroy, (int(event), reference), reference is not None)
 
     @property
     def cuda_event(self) -> int:
@@ -121,14 +108,8 @@ class Event:
         """Tell whether the work marked last is done. True if none was marked."""
         if self._event is None:
             return True
-        try:
-            with cuda_driver.guard(self._on()):
-                cuda_driver.call("cuEventQuery", self._event)
-        except DriverError as error:
-            if error.code != NOT_READY:
-                raise
-            return False
-        return True
+        with cuda_driver.guard(self._on()):
+            return cuda_driver.is_done("cuEventQuery", self._event)
 
     def synchronize(self) -> None:
         """Wait until the work marked last is done. Other threads run meanwhile."""
@@ -150,7 +131,10 @@ class Event:
         Users of the bytes are not counted: keep this event until they are done, or send the event itself. `ValueError`
         without *interprocess*, or if another process made the event.
         """
-        self._check_sendable()
+        if not self.interprocess:
+            raise ValueError("the event is for this process only; make it with interprocess=True")
+        if self._imported:
+            raise ValueError("the event was received from another process; only its maker can send it")
         event = self._created()
         with cuda_driver.guard(self._on()):
             return cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
@@ -158,22 +142,20 @@ class Event:
     @classmethod
     def from_ipc_handle(cls, device: int, handle: bytes) -> Event:
         """Open the event of another process with this *handle*, on *device*. `ValueError` if it is not 64 bytes."""
-        self = cls(interprocess=True, device=device)
-        self._imported = True
         given = cuda_driver.handle_from("CUipcEventHandle", bytes(handle))
         with cuda_driver.guard(device):
-            self._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, None)
+            return cls._opened(cuda_driver.call("cuIpcOpenEventHandle", given), device, None)
+
+    @classmethod
+    def _opened(cls, event: Any, device: int, reference: Reference | None) -> Event:
+        self = cls(interprocess=True, device=device)
+        self._imported = True
+        self._adopt(event, device, reference)
         return self
 
     def _on(self) -> int:
         assert self.device is not None
         return self.device
-
-    def _check_sendable(self) -> None:
-        if not self.interprocess:
-            raise ValueError("the event is for this process only; make it with interprocess=True")
-        if self._imported:
-            raise ValueError("the event was received from another process; only its maker can send it")
 
     def __repr__(self) -> str:
         where = "on no device yet" if self.device is None else f"on device {self.device}"
@@ -181,11 +163,6 @@ class Event:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Event can be sent to another process but cannot be pickled for storage")
-
-    def __del__(self, put: Any = finalizer_queue.put) -> None:
-        task = getattr(self, "_task", None)
-        if task is not None:
-            put(task)
 
 
 # Received events, so that an event that arrives twice is one object.
@@ -211,30 +188,14 @@ def rebuild_event(uuid: bytes, handle: bytes, pid: int, nonce: bytes, serial: in
         own: Event = sent[0]
         return own
     with _lock:
-        known = _received.get((maker, handle))
-        if known is not None:
-            return known
-        try:
-            if not reference.owner_alive:  # the driver would open its event
-                raise _gone(pid)
+        event = _received.get((maker, handle)) if reference.owner_alive else None
+        if event is None:
             device = cuda_driver.ordinal_of(uuid)
-            event = Event(interprocess=True, device=device)
-            event._imported = True
-            given = cuda_driver.handle_from("CUipcEventHandle", handle)
-            with cuda_driver.guard(device):
-                event._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, reference)
-            if not reference.owner_alive:
-                raise _gone(pid)
-        except DriverError as error:
-            if not reference.owner_alive:
-                raise _gone(pid) from error
-            raise
-        _received[maker, handle] = event
+            opened = open_handle(device, reference, handle)
+            if opened is None:
+                raise ProducerGoneError(f"process {pid}, which made the event, has ended, and its event with it")
+            event = _received[maker, handle] = Event._opened(opened, device, reference)
     return event
-
-
-def _gone(pid: int) -> ProducerGoneError:
-    return ProducerGoneError(f"process {pid}, which made the event, has ended, and its event with it")
 
 
 ForkingPickler.register(Event, _reduce_event)
@@ -244,8 +205,4 @@ ForkingPickler.register(Event, _reduce_event)
 def _forget() -> None:
     global _lock
     _lock = threading.RLock()
-    for event in list(_received.values()):
-        reference = event._task.argument[1] if event._task is not None else None
-        if reference is not None:
-            reference.release()
     _received.clear()

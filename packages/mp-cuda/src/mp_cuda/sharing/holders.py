@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mp_core.memory.process_list import memfds_of
+from mp_core.memory.process_list import memfds_of, open_memfd
 
 _HEAD = struct.Struct("=8sII")
 _ROW = struct.Struct("=16sQQQQ")
@@ -38,10 +38,10 @@ def list_holders(pids: Iterable[int]) -> list[DeviceHolder]:
 
 def _read(pid: int, path: str) -> list[DeviceHolder]:
     try:
-        with open(path, "rb", buffering=0) as file:
-            data = file.read()
+        with open(open_memfd(path), "rb", buffering=0) as file:
+            data = file.read() or b""
     except OSError:
-        return []
+        return []  # closed meanwhile
     if len(data) < _HEAD.size:
         return []
     magic, owner, count = _HEAD.unpack_from(data)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 from mp_cuda.driver import at_exit, cuda_driver, finalizer_queue, policy
 from mp_cuda.driver.functions import Event, Reference, destroy_events, free_events, look_at_exports, set_hooks
@@ -21,7 +22,6 @@ from mp_cuda.errors import DriverError
 
 INTERPROCESS, DISABLE_TIMING, BLOCKING_SYNC = 4, 2, 1
 KEPT_OPEN = 1024
-OUT_OF_MEMORY = 2
 
 _lock = threading.RLock()
 _made: dict[bytes, Event] = {}
@@ -39,7 +39,11 @@ def make_event(device: int) -> Event | None:
         try:
             with cuda_driver.guard(device):
                 event = cuda_driver.call("cuEventCreate", INTERPROCESS | DISABLE_TIMING | BLOCKING_SYNC)
-                handle = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
+                try:
+                    handle = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
+                except DriverError:
+                    cuda_driver.call("cuEventDestroy", event)
+                    raise
         except DriverError:
             return None
         made = _made[handle] = Event(device, int(event), handle)
@@ -61,40 +65,39 @@ def open_event(device: int, home: Reference, handle: bytes) -> Event | None:
     Open the event of another process, which *home* keeps, or return the one already open. 1024 stay open.
 
     It is known by its owner too, which it may outlive: a later process may have the same pid and handles.
-    Return None if the owner has ended, whose event the driver would still open.
+    Return None if the owner has ended.
     """
     pid, nonce = home.owner
     key = pid.to_bytes(4, "little") + nonce + handle
     with _lock:
-        event = _opened.get(key) or _open(device, home, handle)
-        if event is not None:
+        event = _opened.get(key)
+        if event is None and (opened := open_handle(device, home, handle)) is not None:
+            number = int(opened)
+            finalizer_queue.expect()
+            event = Event(device, number, handle, finalizer_queue.Task(device, destroy, (number, None)))
             _opened[key] = event
             if len(_opened) > KEPT_OPEN:
                 del _opened[next(iter(_opened))]
     return event
 
 
-def _open(device: int, home: Reference, handle: bytes) -> Event | None:
+def open_handle(device: int, home: Reference, handle: bytes) -> Any:
+    """Return the event of a handle that *home* keeps; None if its owner has ended, whose event the driver opens too."""
     if not home.owner_alive:
         return None
+    given = cuda_driver.handle_from("CUipcEventHandle", handle)
     try:
-        event = _imported(device, handle)
-    except DriverError as error:
-        if not home.owner_alive:
-            return None
-        if error.code != OUT_OF_MEMORY:
+        with cuda_driver.guard(device):
+            # A process may have 4096: those kept for reuse make room.
+            event = cuda_driver.call_with_room(_destroy_all, "cuIpcOpenEventHandle", given)
+    except DriverError:
+        if home.owner_alive:
             raise
-        close_all()  # a process may have so many; those kept for reuse make room
-        finalizer_queue.drain()
-        event = _imported(device, handle)
-    return event if home.owner_alive else None
-
-
-def _imported(device: int, handle: bytes) -> Event:
-    with cuda_driver.guard(device):
-        event = cuda_driver.call("cuIpcOpenEventHandle", cuda_driver.handle_from("CUipcEventHandle", handle))
-    finalizer_queue.expect()
-    return Event(device, int(event), handle, finalizer_queue.Task(device, destroy, (int(event), None)))
+        return None
+    if not home.owner_alive:
+        destroy(device, [(int(event), None)])
+        return None
+    return event
 
 
 def counts() -> tuple[int, int, int]:
@@ -103,13 +106,12 @@ def counts() -> tuple[int, int, int]:
 
 
 def close_all() -> None:
-    """Close the events of other processes that are kept open only for reuse."""
     with _lock:
         _opened.clear()
 
 
 @at_exit.register(at_exit.Step.EVENTS)
-def _close_at_exit() -> None:
+def _destroy_all() -> None:
     close_all()
     finalizer_queue.drain()
 

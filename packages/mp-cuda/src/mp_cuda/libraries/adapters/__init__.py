@@ -53,9 +53,3 @@ def kind_of(obj: Any) -> str | None:
         if module in sys.modules and type(obj) in by_kind(kind).types():
             return kind
     return None
-
-
-def of(obj: Any) -> Adapter | None:
-    """Return the adapter for *obj*, or None if its type is unknown."""
-    kind = kind_of(obj)
-    return None if kind is None else by_kind(kind)

@@ -16,6 +16,7 @@ module, where a reducer for the tensors of the host (mp-torch's) finds it for al
 from __future__ import annotations
 
 import marshal
+import threading
 from typing import Any
 
 import torch
@@ -38,7 +39,6 @@ def types() -> tuple[type, ...]:
 
 
 def default_reducer() -> tuple[Any, str]:
-    """Return the module with torch's reducer, and the reducer's name in it."""
     return reductions, "reduce_tensor"
 
 
@@ -121,22 +121,23 @@ def described(storage: Any, description: tuple[Any, ...]) -> Any:
 
 _storages: dict[tuple[int, int], Any] = {}
 _limit = 128
+_lock = threading.RLock()
 
 
 def _storage_over(array: DeviceArray) -> Any:
     """Return the storage on the memory of *array*: the one that is known, while it lives."""
     global _limit
     key = array.ptr, array.shape[0]
-    reference = _storages.get(key)
-    storage: Any = None if reference is None else torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
-    if storage is None:
-        storage = _bytes_over(array).untyped_storage()
-        _storages[key] = reductions.StorageWeakRef(storage)
-        if len(_storages) > _limit:
-            for known, reference in list(_storages.items()):
-                if reference.expired():
+    with _lock:
+        reference = _storages.get(key)
+        storage: Any = None if reference is None else torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+        if storage is None:
+            storage = _bytes_over(array).untyped_storage()
+            _storages[key] = reductions.StorageWeakRef(storage)
+            if len(_storages) > _limit:
+                for known in [known for known, reference in _storages.items() if reference.expired()]:
                     del _storages[known]
-            _limit = max(128, 2 * len(_storages))
+                _limit = max(128, 2 * len(_storages))
     return storage
 
 
