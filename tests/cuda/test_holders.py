@@ -60,7 +60,7 @@ def test_a_pipe_that_has_the_number_of_a_closed_memfd_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr(holders, "memfds", lambda pid, name: [str(tmp_path / "pipe")])
+    monkeypatch.setattr(holders, "memfds_of", lambda pid, name: [str(tmp_path / "pipe")])
     assert holders.list_holders([os.getpid()]) == []
 
 
