@@ -15,6 +15,9 @@ from support.scripts import run_script, succeeded
 
 import mp_all as mp
 
+# What these tests are about; newer versions of NumPy deprecate it.
+pytestmark = pytest.mark.filterwarnings("ignore:Setting the (dtype|shape|strides) on a NumPy array:DeprecationWarning")
+
 
 @contextmanager
 def beside(change: Callable[[int], None]) -> Iterator[None]:
