@@ -89,6 +89,7 @@ def test_two_signals_where_resources_change_hands_leave_nothing_behind(scene: st
 #: Where resources change hands: a share of all points may leave them out.
 HANDED_ON = {
     "pool_made_used_and_ended": {"Pool.__init__", "_pool"},
+    "pool_terminated_again": {"Scheduler.begin_end", "Zygote.kill_if_childless"},
     "start_with_a_queue_by_spawn": {"closing"},
     "run": {"_Zygote.rank_ended", "reap"},
     "manager": {"_receive_channel"},

@@ -45,7 +45,7 @@ from contextlib import nullcontext, suppress
 from multiprocessing import process as _process
 from multiprocessing import util
 
-from mp_core.sharing.backend import recorders
+from mp_core.sharing.backend import TryLock, recorders
 from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool.workers.stdin import left_alone
 from mp_pool.workers.task_rings import WorkerEnds, socket_pair
@@ -79,7 +79,7 @@ class Zygote:
         self._exitcodes: dict[int, int] = {}
         self._user: Any = None  # when it was forked
         self._alive = 0  # children of it that have not been asked for their exit code
-        self._lock = threading.RLock()  # a signal handler may ask for an exit code
+        self._lock: Any = TryLock()  # a signal handler may ask for an exit code, or raise
 
     def start(self) -> None:
         """Fork the process; without pidfds, do nothing."""
@@ -163,7 +163,8 @@ class Zygote:
         """Have the zygote fork *process*; return its pid and a pidfd."""
         request = pickle.dumps((str(process.name), process._identity, ends.index))
         fds = [ends.fd] if ends.memory < 0 else [ends.fd, ends.memory]
-        with self._lock:
+        try:
+            self._lock.wait()
             try:
                 socket.send_fds(self._socket, [request], fds)
                 while (answer := self._receive(LIMIT)) is not None:
@@ -181,6 +182,8 @@ class Zygote:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self._alive += 1
             return pid, pidfds[0]
+        finally:
+            self._lock.release()
 
     def _receive(self, seconds: float) -> tuple[int, int, int, list[int]] | None:
         """Receive and note one answer; return None if none comes in so many seconds."""
@@ -198,7 +201,8 @@ class Zygote:
 
     def exitcode(self, pid: int) -> int:
         """Return the exit code of a worker that has ended, once."""
-        with self._lock:
+        try:
+            self._lock.wait()
             with suppress(OSError):
                 while self._socket is not None and pid not in self._exitcodes and self._receive(LIMIT):
                     pass
@@ -206,15 +210,17 @@ class Zygote:
                 self.close()
             self._alive -= 1
             return self._exitcodes.pop(pid, UNKNOWN)
+        finally:
+            self._lock.release()
 
     def kill_if_childless(self) -> None:
         """End it, unless the exit code of a child of it is still wanted, so that it ends while the workers do."""
-        if self._lock.acquire(blocking=False):  # otherwise a worker is being forked, or an exit code asked for
-            try:
-                if not self._alive:
-                    self._kill()
-            finally:
-                self._lock.release()
+        try:
+            # Otherwise a worker is being forked, or an exit code asked for.
+            if self._lock.acquire() and not self._alive:
+                self._kill()
+        finally:
+            self._lock.release()
 
     def _kill(self) -> bool:
         """Return whether it is about to end: a process of another user cannot be killed."""
@@ -229,7 +235,8 @@ class Zygote:
 
     def close(self) -> None:
         """End it, and release all that it has. Idempotent."""
-        with self._lock:
+        try:
+            self._lock.wait()
             pid, self._pid = self._pid, 0
             is_ending = self._kill() if pid else True
             if self._socket is not None:
@@ -244,6 +251,8 @@ class Zygote:
                 with suppress(ChildProcessError):  # the program waits for any child
                     os.waitpid(pid, 0 if is_ending else os.WNOHANG)
             self._process.close()
+        finally:
+            self._lock.release()
 
 
 def _user() -> Any:
@@ -259,7 +268,7 @@ class ZygotePopen:
         self._zygote = zygote
         self._owner = os.getpid()
         self.returncode: int | None = None
-        self._lock = threading.RLock()
+        self._lock: Any = TryLock()
         self.pid, self.sentinel = zygote.fork(process, ends)
         self.finalizer = util.Finalize(self, util.close_fds, (self.sentinel,))  # type: ignore[attr-defined]
 
@@ -273,9 +282,12 @@ class ZygotePopen:
             poll = select.poll()
             poll.register(self.sentinel, select.POLLIN)
             if poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
-                with self._lock:
+                try:
+                    self._lock.wait()
                     if self.returncode is None:
                         self.returncode = self._zygote.exitcode(self.pid)
+                finally:
+                    self._lock.release()
         return self.returncode
 
     def _send_signal(self, number: int) -> None:
