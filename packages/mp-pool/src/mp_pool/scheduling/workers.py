@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing import connection
+from resource import RUSAGE_CHILDREN, getrusage  # now: a program may lose the right to import it
 
 from mp_core.children.main_module import is_missing_guard, missing_guard, receivers_may_differ
 from mp_core.system.descriptor import Descriptor
@@ -185,7 +186,7 @@ class Workers:
     def _died(self, worker: Worker) -> list[Delivery]:
         """Take the tasks of a dead worker back, or fail those that it had begun."""
         self.dispatcher.changed = True
-        before = _largest_child()
+        before = getrusage(RUSAGE_CHILDREN).ru_maxrss
         exitcode = _exitcode(worker)
         # Counted for each death: a kill that ended an idle worker, or one over its time, explains no later death.
         out_of_memory = self._out_of_memory(exitcode)
@@ -244,19 +245,12 @@ class Workers:
         return self._unexplained >= 0
 
 
-def _largest_child() -> int:
-    """Return the most resident memory of a child that has ended, in KiB."""
-    from resource import RUSAGE_CHILDREN, getrusage  # takes a millisecond, and few workers die
-
-    return getrusage(RUSAGE_CHILDREN).ru_maxrss
-
-
 def _note_memory(error: BaseException, before: int) -> None:
     """
     Add to the error of a worker that the kernel has killed how much memory it had, if it is known to be the largest
     child so far, of *before* KiB, and what to do.
     """
-    largest = _largest_child()
+    largest = getrusage(RUSAGE_CHILDREN).ru_maxrss
     had = f"it had {largest >> 10:,} MiB of resident memory; " if largest > before else ""
     error.add_note(
         f"{had}memory_limit= ends such a task with TaskMemoryError before the kernel chooses a process; "
