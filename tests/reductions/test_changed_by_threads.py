@@ -111,10 +111,12 @@ def test_a_dtype_set_meanwhile_is_the_old_or_the_new_one(
 CRASHES = """
     import sys
     import threading
+    import warnings
     from multiprocessing.reduction import ForkingPickler
     import numpy as np
     import mp_all as mp
 
+    warnings.simplefilter("ignore", DeprecationWarning)
     change, nbytes = sys.argv[1], int(sys.argv[2])
     if __name__ == "__main__":
         count = nbytes // 8
