@@ -41,7 +41,6 @@ from multiprocessing.process import _children  # type: ignore[attr-defined]
 
 from mp_core.children import passed_descriptors
 from mp_core.sharing import backend
-from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -275,6 +274,8 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
             try:
                 start_new_thread(child.close, ())
             except RuntimeError as refusal:  # there can be no more threads
+                from mp_core.system.handler_errors import is_of_handler  # which pickling has imported
+
                 if not is_of_handler(refusal):
                     child.close()
             raise
