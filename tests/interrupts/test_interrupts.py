@@ -92,6 +92,7 @@ HANDED_ON = {
     "pool_terminated_again": {"Scheduler.begin_end", "Zygote.kill_if_childless"},
     "start_with_a_queue_by_spawn": {"closing"},
     "run": {"_Zygote.rank_ended", "reap"},
+    "start_of_processes": {"Inbox.get_ready", "Descriptor.close"},
     "manager": {"_receive_channel"},
 }
 

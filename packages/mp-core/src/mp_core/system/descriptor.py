@@ -40,7 +40,7 @@ class Descriptor:
 
     def close(self) -> None:
         """Close it. Idempotent."""
-        fd = self.give_up()
+        fd, self.fd = self.fd, -1  # no call before that of `close`: a signal handler raises after one
         if fd >= 0:
             os.close(fd)
         keep_in_children(self)

@@ -140,13 +140,14 @@ class Inbox(OwnedFd):
 
         A pipe that was opened for reading and writing has a writer as long as a reader.
         """
+        both = OwnedFd()
         try:
-            both = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            both.fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             os.set_blocking(self.fd, False)
             return
-        self.close()
-        self.fd = both
+        os.dup2(both.fd, self.fd, inheritable=False)
+        both.close()
 
     def read(self) -> Report | None:
         """Read what is in the pipe; return the report once it is complete, else None."""
