@@ -437,8 +437,8 @@ static int look_at_given(mp_survey *s, PyObject *list, int are_pairs, int depth)
     Py_ssize_t n = list == NULL ? 0 : PyList_Size(list);
     int rc = n > 0 ? put_opcode(&s->plan.bytes, '(') : 1;
 
-    s->free_objects +=
-        (uint32_t)n * (are_pairs ? 2 : 1); /* the list was made, so they are not cheap */
+    /* To give up now would make the list in vain. */
+    s->free_objects += (uint32_t)n * (are_pairs ? 2 : 1);
     for (Py_ssize_t i = 0; rc == 1 && i < n; i++) {
         PyObject *item = PyList_GetItem(list, i);
         if (are_pairs) {

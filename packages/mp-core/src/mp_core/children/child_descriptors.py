@@ -114,12 +114,13 @@ trial = _Trial()
 
 def for_child_of(popen: Any) -> Duplicates | None:
     """Return descriptors for the child that *popen* starts; None if it has them already, or none is available."""
-    if _start.child.popen is popen or not _start.child.room:
+    child = _start.child
+    if child.popen is popen or not child.room:
         return None
-    _start.child.close_opened()
-    _start.child.popen = popen
-    _start.child.opened = [*backend.open_descriptors_for_child()]
-    first, second = _start.child.opened
+    child.close_opened()
+    child.popen = popen
+    child.opened = [*backend.open_descriptors_for_child()]
+    first, second = child.opened
     if first < 0 and second < 0:
         return None
     duplicate: Any = vars(reduction).get("DupFd")  # not on Windows, where there is no descriptor to duplicate
@@ -155,14 +156,15 @@ def pass_on(popen: Any, fds: Sequence[int]) -> tuple[Any, int] | None:
     It returns arguments of `taken`, or None where each descriptor has to go by itself: nobody would close the socket (a
     program's own kind of process), or it has no room.
     """
-    if not _start.child.closes_queue:
+    child = _start.child
+    if not child.closes_queue:
         return None
-    if _start.child.queue is None:
+    if child.queue is None:
         try:
-            _start.child.queue, _start.child.queue_of = passed_descriptors.Queue(), popen
+            child.queue, child.queue_of = passed_descriptors.Queue(), popen
         except OSError:
             return None
-    return _start.child.queue.put(fds) if _start.child.queue_of is popen else None
+    return child.queue.put(fds) if child.queue_of is popen else None
 
 
 def taken(duplicate: Any, number: int, count: int) -> list[int]:
@@ -172,46 +174,48 @@ def taken(duplicate: Any, number: int, count: int) -> list[int]:
 
 def too_many() -> bool:
     """Take our descriptors back if a fork server would refuse this thread's child because of them; return whether."""
+    child = _start.child
     popen = context.get_spawning_popen()
-    if not _start.child.opened or popen is not _start.child.popen or popen.method != "forkserver":
+    if not child.opened or popen is not child.popen or popen.method != "forkserver":
         return False
     if len(popen._fds) <= FORKSERVER_TAKES:
         return False
-    _start.child.close_opened()
-    _start.child.close_pending()
+    child.close_opened()
+    child.close_pending()
     popen._fds.clear()
-    _start.child.room = False
+    child.room = False
     return True
 
 
 def send_arguments(message: Any, make_pair: Callable[[bool], Any]) -> Any:
     """Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring."""
+    child = _start.child
     popen: Any = context.get_spawning_popen()
-    if popen is None or not _start.child.closes_queue:  # a program's own kind of process
+    if popen is None or not child.closes_queue:  # a program's own kind of process
         message.leave()
         return None
     has_room = popen.method != "forkserver" or len(popen._fds) <= FORKSERVER_TAKES - 3
     ends = make_pair(False) if has_room else None
-    _start.child.arguments = ends
+    child.arguments = ends
     if ends is None or ends[1]._offer_message(message) is not backend.SENT:
-        _start.child.message = message  # it has no ring, or the ring no room
+        child.message = message  # it has no ring, or the ring no room
     return None if ends is None else ends[0]
 
 
-def _hand_over(popen: Any) -> None:
+def _hand_over(child: _Child, popen: Any) -> None:
     """Leave the arguments to the child that has started."""
-    if _start.child.arguments is None:
-        if _start.child.message is not None:
-            _start.child.message.leave()
+    if child.arguments is None:
+        if child.message is not None:
+            child.message.leave()
         return
-    reader, writer = _start.child.arguments
+    reader, writer = child.arguments
     popen.arguments = writer, ()
     reader.close()
-    _start.child.arguments = None
-    if _start.child.message is not None:
-        handles = _start.child.message.handles
+    child.arguments = None
+    if child.message is not None:
+        handles = child.message.handles
         with contextlib.suppress(BrokenPipeError):  # it has ended
-            writer._send_unless(_start.child.message, [])
+            writer._send_unless(child.message, [])
             popen.arguments = writer, handles
 
 
@@ -239,10 +243,11 @@ def take_back(before: Mark) -> None:
     popen, count, opened, queue = before
     if popen is None:
         return
-    if _start.child.opened is not opened:
-        _start.child.close_opened()
-    if _start.child.queue is not queue:
-        _start.child.close_pending()
+    child = _start.child
+    if child.opened is not opened:
+        child.close_opened()
+    if child.queue is not queue:
+        child.close_pending()
     if hasattr(popen, "_fds"):
         del popen._fds[count:]
 
@@ -264,7 +269,7 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
             raise
         process._sentinel = popen.sentinel
         _children.add(process)
-        _hand_over(popen)
+        _hand_over(child, popen)
         return popen
     finally:
         try:
