@@ -3,6 +3,9 @@
 #include <sys/ptrace.h>
 
 #include "sync.h"
+#include "session/control_lock.h"
+#include "session/process_slot.h"
+#include "sync/owner.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -305,6 +308,28 @@ static void a_word_tells_whether_its_process_lives(int strategy)
     mpshm_block_release(&block);
 }
 
+/* The manager has the lock of a dead process while it clears that one's references. */
+static void a_process_whose_references_are_cleared_is_dead(int strategy)
+{
+    mpshm_block block;
+
+    CHECK_EQ(mpshm_block_allocate(strategy, sizeof(uint32_t), 0, &block), 0);
+    pid_t pid = child_that(sign, &block);
+    struct mpshm__session *session = mpshm__session_of(&block);
+    kill(manager_pid(), SIGSTOP);
+    uint32_t word = *(volatile uint32_t *)block.data;
+    int slot = (int)(word & ((1u << MPSHM__OWNER_SHIFT) - 1));
+    int as_manager = mpshm__control_lock(mpshm__control_open_again(session));
+    CHECK_EQ(mpshm__lock_dead_slot(as_manager, slot), -EAGAIN);
+    kill_and_reap(pid);
+    EVENTUALLY(mpshm__lock_dead_slot(as_manager, slot) == 0);
+    CHECK_EQ(mpshm_word_lives(&block, word, 0), 0);
+    CHECK_EQ(mpshm__lock_byte(mpshm__fd_get(&session->control_fd), slot), -EAGAIN);
+    close(as_manager);
+    kill(manager_pid(), SIGCONT);
+    mpshm_block_release(&block);
+}
+
 int main(void)
 {
     set_up();
@@ -314,6 +339,8 @@ int main(void)
     run_in_a_session(killed_waiters_take_nothing_with_them);
     run_in_a_session(units_of_a_killed_process_return);
     run_in_a_session(a_word_tells_whether_its_process_lives);
+    if (!is_emulated())
+        run_in_a_session(a_process_whose_references_are_cleared_is_dead);
     run_in_a_session(units_that_are_events_stay_taken);
     run_in_a_session(random_kills_stop_nobody);
     if (!SANITIZED && !is_emulated()) {

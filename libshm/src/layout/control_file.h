@@ -58,7 +58,8 @@ enum {
  *     FREE  -> TAKEN  by the process that holds the lock of the byte; the slot is then its own
  *     TAKEN -> FREE   by the manager alone, while it holds the lock itself. It got the lock, so the
  *                     process is dead, and no process can take the slot before its references are
- *                     cleared
+ *                     cleared. It locks to read, and a process to write: who asks meanwhile sees by
+ *                     the kind of the lock that the process is dead
  *
  *   A kernel without such locks (valgrind) falls back on pid and start time: by_pid is set. */
 enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };

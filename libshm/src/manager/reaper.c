@@ -74,7 +74,7 @@ void mpshm__reaper_poll(struct manager *m)
     for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
         /* The lock is refused when a living process has it after all. */
         if (m->watched[slot] && !mpshm__reaper_is_alive(m, slot) &&
-            mpshm__lock_byte(control, slot) >= 0) {
+            mpshm__lock_dead_slot(control, slot) >= 0) {
             dead[count++] = slot;
             mpshm__reaper_unwatch(m, slot);
             mpshm__reaper_detach(m, slot);
@@ -159,7 +159,7 @@ void mpshm__reaper_catch_up(struct manager *m, uint32_t i)
      * the lock. */
     for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
         if (atomic_load(&control->slots[slot].state) != MPSHM__SLOT_FREE ||
-            mpshm__lock_byte(m->session.control_fd.number, slot) < 0)
+            mpshm__lock_dead_slot(m->session.control_fd.number, slot) < 0)
             continue;
         if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_FREE)
             gone[slot / 64] |= (uint64_t)1 << (slot % 64);

@@ -8,6 +8,9 @@
  * has the lock, or MPSHM__NO_LOCKS when the kernel has no such locks (valgrind). */
 enum { MPSHM__NO_LOCKS = 1 };
 int mpshm__lock_byte(int control_fd, int at);
+/* The same for the manager, which clears the references of a dead process: a lock to read, so that
+ * nobody takes the manager for that process. */
+int mpshm__lock_dead_slot(int control_fd, int slot);
 void mpshm__unlock_byte(int control_fd, int at);
 /* 1 when another description has the lock, -errno when the system does not tell: assume a lock. */
 int mpshm__byte_is_locked(int control_fd, int at);

@@ -23,9 +23,10 @@ static int is_dead(struct mpshm__session *session, uint32_t owner)
 
     if (fd < 0) /* the program has closed it */
         fd = opened = mpshm__control_lock(mpshm__control_open_again(session));
-    if (fd >= 0)
+    if (fd >= 0) /* and another process may have got its slot, and the lock, by now */
         dead = !mpshm__slot_lives(session->control, fd,
-                                  (int)(owner & ((1u << MPSHM__OWNER_SHIFT) - 1)));
+                                  (int)(owner & ((1u << MPSHM__OWNER_SHIFT) - 1))) ||
+               has_changed(session, owner);
     if (opened >= 0)
         close(opened);
     return dead;

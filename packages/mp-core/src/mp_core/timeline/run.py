@@ -286,13 +286,17 @@ class _Reader:
         """Add the task in which a worker died, or its pool was terminated: from the last that is known of it."""
         start = max((span.end for span in process.spans if span.thread == process.pid), default=process.began)
         details: dict[str, Any] = {"index": event.c, "items": event.items}
+        end = event.start - self.zero
         if event.flags & kinds.TERMINATED:
             details["terminated"] = True
-            end = max(process.ended, start)
+            if process.how == "ended":
+                end = process.ended
+            else:  # no sample has seen its end
+                process.how, process.ended = "was ended", max(end, process.ended)
         else:
             details |= {"killed": True, "retried": bool(event.flags & kinds.RETRIED)}
-            process.how, process.ended = "was killed", max(event.start - self.zero, process.ended)
-            end = max(event.start - self.zero, start)
+            process.how, process.ended = "was killed", max(end, process.ended)
+        end = max(end, start)
         process.spans.append(Span(start, end - start, "task", event.name, process.pid, details))
 
     def arrows(self) -> list[Arrow]:
