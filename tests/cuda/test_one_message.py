@@ -261,44 +261,6 @@ def test_a_sender_that_ends_while_its_memory_lingers_warns_about_nothing(tmp_pat
     assert succeeded(run_script(tmp_path, text, PYTHONWARNINGS="always")) == "0 0\n"
 
 
-def test_a_child_that_is_forked_while_memory_lingers_does_not_hold_it(tmp_path: Path) -> None:
-    text = """
-        import os, time
-        import mp_all as mp
-        import mp_cuda
-
-        def receiver(inbox, outbox):
-            mp_cuda.set_policy(linger=3600)
-            inbox.get()
-            while mp_cuda.ipc_stats()["lingering"] == 0:
-                time.sleep(0.01)
-            ready, go = os.pipe(), os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                os.write(ready[1], b"1")
-                os.read(go[0], 1)
-                os._exit(0)
-            os.read(ready[0], 1)
-            outbox.put(mp_cuda.ipc_stats()["lingering"])
-            inbox.get()
-            os.write(go[1], b"1")
-            print(os.waitpid(pid, 0)[1])
-
-        if __name__ == "__main__":
-            ctx = mp.get_context("spawn")
-            inbox, outbox = ctx.SimpleQueue(), ctx.SimpleQueue()
-            process = ctx.Process(target=receiver, args=(inbox, outbox))
-            process.start()
-            array = mp_cuda.from_host(b"abc")
-            inbox.put(array)
-            print(outbox.get(), mp_cuda.wait_released(30), flush=True)
-            inbox.put(None)
-            process.join(60)
-            print(process.exitcode)
-    """
-    assert succeeded(run_script(tmp_path, text)).split() == ["1", "True", "0", "0"]
-
-
 def test_a_stream_of_new_arrays_keeps_few_of_them(peer: p.Peer, stub: Stub) -> None:
     """Each is dropped by its sender at once, so none lingers for long."""
     most = 0

@@ -151,18 +151,7 @@ def allocations_held(first: bytes, second: bytes) -> list[int]:
 # ---- forks -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", ["cuIpcOpenMemHandle_v2", "cuCtxSynchronize", "cuIpcCloseMemHandle"])
-def test_a_child_that_is_forked_while_another_thread_opens_or_closes_memory_does_not_hold_it(
-    tmp_path: Path, function: str
-) -> None:
-    text = f"""
-        import ctypes, os, threading, time
-        import mp_all as mp
-        import mp_cuda
-
-        FUNCTION = b"{function}"
-
-        def receiver(inbox, outbox):
+OPENED_OR_CLOSED = """
             mp_cuda.set_policy(linger=0)
             kept = mp_cuda.from_host(b"ready")
             library = ctypes.CDLL("libcuda.so.1")
@@ -172,8 +161,46 @@ def test_a_child_that_is_forked_while_another_thread_opens_or_closes_memory_does
             library.mpstub_pause(FUNCTION, 5)
             thread = threading.Thread(target=inbox.get)  # which drops the array at once
             thread.start()
-            while library.mpstub_calls(FUNCTION) == before:
+            wait_until(lambda: library.mpstub_calls(FUNCTION) != before)
+
+            def go_on():
+                library.mpstub_open_gate(5)
+                thread.join()
+"""
+LINGERS = """
+            mp_cuda.set_policy(linger=3600)
+            inbox.get()
+            wait_until(lambda: mp_cuda.ipc_stats()["lingering"])
+
+            def go_on():
+                assert mp_cuda.ipc_stats()["lingering"] == 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "function"),
+    [
+        pytest.param(LINGERS, "", id="lingering"),
+        *((OPENED_OR_CLOSED, name) for name in ("cuIpcOpenMemHandle_v2", "cuCtxSynchronize", "cuIpcCloseMemHandle")),
+    ],
+)
+def test_a_child_that_is_forked_while_memory_lingers_or_is_opened_or_closed_does_not_hold_it(
+    tmp_path: Path, moment: str, function: str
+) -> None:
+    text = f"""
+        import ctypes, os, threading, time
+        import mp_all as mp
+        import mp_cuda
+
+        FUNCTION = b"{function}"
+
+        def wait_until(condition):
+            while not condition():
                 time.sleep(0.01)
+
+        def receiver(inbox, outbox):
+            {moment.strip()}
+
             ready, go = os.pipe(), os.pipe()
             pid = os.fork()
             if pid == 0:
@@ -181,8 +208,7 @@ def test_a_child_that_is_forked_while_another_thread_opens_or_closes_memory_does
                 os.read(go[0], 1)
                 os._exit(0)
             os.read(ready[0], 1)
-            library.mpstub_open_gate(5)
-            thread.join()
+            go_on()
             outbox.put(1)
             inbox.get()
             os.write(go[1], b"1")
@@ -195,9 +221,9 @@ def test_a_child_that_is_forked_while_another_thread_opens_or_closes_memory_does
             process.start()
             array = mp_cuda.from_host(b"abc")
             inbox.put(array)
-            print(outbox.get(), mp_cuda.wait_released(10), flush=True)
+            print(outbox.get(), mp_cuda.wait_released(30), flush=True)
             inbox.put(None)
-            process.join(30)
+            process.join(60)
             print(process.exitcode)
     """
     assert succeeded(run_script(tmp_path, text)).split() == ["1", "True", "0", "0"]
