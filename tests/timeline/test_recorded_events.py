@@ -137,7 +137,7 @@ def test_waits_for_messages_for_room_and_for_locks_are_spans(tmp_path: Path, sta
     parent = events[0]["pid"]
     for category in ("wait.lock", "wait.put", "wait.get"):
         found = [span for span in spans(events, category) if span["pid"] == parent]
-        assert max(span["dur"] for span in found) >= 250_000, (category, found)
+        assert max(span["dur"] for span in found) >= 100_000, (category, found)
     assert any("program.py:16" in span["args"].get("queue", "") for span in spans(events, "wait.put"))
 
 
@@ -248,7 +248,7 @@ def test_a_worker_that_is_ended_while_it_waits_for_a_task_has_waited(tmp_path: P
         if __name__ == "__main__":
             with mp.timeline("run.json"), mp.get_context(sys.argv[1]).Pool(1) as pool:
                 pool.apply(abs, (1,))
-                time.sleep(0.5)
+                time.sleep(1)
     """
     events = trace_of(tmp_path, program, start_method)
     (task,) = spans(events, "task")
