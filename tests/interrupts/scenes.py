@@ -390,6 +390,8 @@ def command_with_few_descriptors(mp: Any, interrupt: Interrupt) -> None:
 
         with few_descriptors():
             interrupt(lambda: main(["-n", "1", "--start-method", "fork", "-m", "keyword"]))
+    else:
+        interrupt(one_run(mp, "fork"))
 
 
 @contextmanager
@@ -436,6 +438,8 @@ def command(mp: Any, interrupt: Interrupt) -> None:
         from mp_spawn.command.main import main
 
         interrupt(lambda: main(["-n", "1", "--start-method", "fork", "-m", "keyword"]))
+    else:
+        interrupt(one_run(mp, "fork"))
 
 
 # ---- the first use, and managers -------------------------------------------------------------------------------------

@@ -186,6 +186,36 @@ PyObject *mp_lock_enter(PyObject *op, PyObject *unused)
     return acquire_for((mp_lock *)op, 1, UINT64_MAX);
 }
 
+/* Acquire the lock until it is held `count` times, as it was before a wait. A handler that raises
+ * does not end this: the caller will release the lock. Only a second one, during the wait for
+ * another holder, does. */
+PyObject *mp_lock_take_back(PyObject *op, PyObject *count)
+{
+    mp_lock *self = (mp_lock *)op;
+    PyObject *type = NULL, *error = NULL, *traceback = NULL;
+    long times = PyLong_AsLong(count);
+
+    if (times == -1 && PyErr_Occurred())
+        return NULL;
+    while (!mp_lock_is_mine(self) || self->count < times) {
+        PyObject *done = acquire_for(self, 1, UINT64_MAX);
+        if (done == NULL && type != NULL)
+            break;
+        if (done == NULL)
+            PyErr_Fetch(&type, &error, &traceback);
+        Py_XDECREF(done);
+    }
+    if (PyErr_Occurred()) {
+        Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(traceback);
+        return NULL;
+    }
+    if (type != NULL) {
+        PyErr_Restore(type, error, traceback);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 /* ---- release ---- */
 
 PyObject *mp_lock_release(PyObject *op, PyObject *unused)

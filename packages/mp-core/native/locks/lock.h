@@ -26,6 +26,7 @@ void mp_lock_forget_parent(mp_lock *self);
 
 PyObject *mp_lock_acquire(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 PyObject *mp_lock_release(PyObject *, PyObject *);
+PyObject *mp_lock_take_back(PyObject *, PyObject *count);
 PyObject *mp_lock_enter(PyObject *, PyObject *);
 PyObject *mp_lock_exit(PyObject *, PyObject *const *, Py_ssize_t);
 

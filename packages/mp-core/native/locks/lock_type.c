@@ -129,6 +129,7 @@ static PyMethodDef lock_methods[] = {
     {"release", mp_lock_release, METH_NOARGS, "Release the lock, or give a unit back."},
     {"__enter__", mp_lock_enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))mp_lock_exit, METH_FASTCALL, NULL},
+    {"_take_back", mp_lock_take_back, METH_O, "Acquire it until it is held so many times."},
     {"_count", lock_count, METH_NOARGS, "How often this process has it."},
     {"_is_mine", lock_is_mine, METH_NOARGS, "Whether this thread has it."},
     {"_get_value", lock_get_value, METH_NOARGS, "How many units are left."},

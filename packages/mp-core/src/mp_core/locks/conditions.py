@@ -121,6 +121,7 @@ class Condition(synchronize.Condition):
         pointer = self._shared.pointer
         place = check(lib.mpshm_condition_enter(pointer, 0), "a place to wait at this condition")
         count = self._lock._semlock._count()
+        take_back = getattr(self._lock._semlock, "_take_back", None) or self._take_back_standard
         waits = True
         try:
             for _ in range(count):
@@ -133,13 +134,9 @@ class Condition(synchronize.Condition):
                 if waits:  # a signal handler has raised, and a second one may
                     lib.mpshm_condition_leave(pointer, place)
             finally:
-                try:
-                    self._take_back(count)
-                except BaseException:  # of a signal handler: the caller releases the lock all the same
-                    self._take_back(count)
-                    raise
+                take_back(count)  # in one call, which no handler can prevent: the caller releases the lock
 
-    def _take_back(self, count: int) -> None:
+    def _take_back_standard(self, count: int) -> None:
         lock = self._lock._semlock
         while not lock._is_mine() or lock._count() < count:
             self._lock.acquire()

@@ -120,9 +120,10 @@ class WakeUpPipe:
             both = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return
-        read, write = self.fd, self._write
-        self.fd, self._write = both, -1
+        # One after the other, and no call between: a handler may raise after each call.
+        read, self.fd = self.fd, both
         os.close(read)
+        write, self._write = self._write, -1
         os.close(write)
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
