@@ -289,3 +289,26 @@ def test_results_of_different_kinds_are_a_list(ctx: BaseContext) -> None:
 
 def as_kind_of_its_sum(block: Any) -> Any:
     return block.astype("f4" if block.sum() > 1 else "f8")
+
+
+IN_THE_BACKGROUND = """
+    import signal, subprocess, sys
+    import mp_all as mp
+
+    def program_ignores(_):
+        code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+        return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        context = mp.get_context(sys.argv[1])
+        with context.Pool(1) as pool, mp.ProcessPoolExecutor(1, context) as executor:
+            print(pool.apply(program_ignores, (0,)), executor.submit(program_ignores, 0).result())
+        print(*mp.run(program_ignores, nprocs=1, start_method=sys.argv[1]))
+"""
+
+
+def test_a_program_in_the_background_of_a_shell_which_ignores_sigint_has_workers(
+    tmp_path: Path, start_method: str
+) -> None:
+    assert succeeded(run_script(tmp_path, IN_THE_BACKGROUND, start_method)).split() == ["True"] * 3

@@ -199,21 +199,20 @@ PyObject *mp_lock_take_back(PyObject *op, PyObject *count)
         return NULL;
     while (!mp_lock_is_mine(self) || self->count < times) {
         PyObject *done = acquire_for(self, 1, UINT64_MAX);
-        if (done == NULL && type != NULL)
+        if (done == NULL && (type != NULL || !PyErr_Occurred()))
             break;
         if (done == NULL)
             PyErr_Fetch(&type, &error, &traceback);
         Py_XDECREF(done);
     }
-    if (PyErr_Occurred()) {
-        Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(traceback);
-        return NULL;
-    }
-    if (type != NULL) {
+    if (type != NULL && !PyErr_Occurred()) {
         PyErr_Restore(type, error, traceback);
         return NULL;
     }
-    Py_RETURN_NONE;
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    return mp_lock_is_mine(self) && !PyErr_Occurred() ? Py_NewRef(Py_None) : NULL;
 }
 
 /* ---- release ---- */

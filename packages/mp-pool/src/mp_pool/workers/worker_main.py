@@ -79,7 +79,7 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     # A handler instead of SIG_IGN, which programs started by a task would inherit.
     if threading.current_thread() is threading.main_thread():
         if _signal.signal(signal.SIGINT, _ignored) == signal.SIG_IGN:
-            _signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _signal.signal(signal.SIGINT, _signal.SIG_IGN)
         else:
             _signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
     _signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
