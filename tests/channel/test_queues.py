@@ -355,6 +355,33 @@ def test_a_get_that_waits_for_processes_that_have_all_ended_warns(tmp_path: Path
     assert re.match(r"\S+program.py:20: RuntimeWarning: get\(\) waits for ever: no other process has", first)
 
 
+SLOW_IMPORT = """
+    import sys, time
+    import mp_all as mp
+    from mp_core.channels import channel_queues
+
+    channel_queues._LONG_WAIT_S = 0.01
+    if __name__ != "__main__":
+        time.sleep(1)
+
+    def put(queue):
+        queue.put("imported")
+
+    if __name__ == "__main__":
+        context = mp.get_context(sys.argv[1])
+        queue = context.Queue()
+        child = context.Process(target=put, args=(queue,))
+        child.start()
+        print(queue.get())
+        child.join()
+"""
+
+
+def test_no_get_warns_that_waits_for_a_process_which_still_imports(tmp_path: Path, start_method: str) -> None:
+    done = run_script(tmp_path, SLOW_IMPORT, start_method)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "imported\n", "")
+
+
 LAST = """
     import mp_all as mp
     from mp_core.channels import channel_list, channel_queues

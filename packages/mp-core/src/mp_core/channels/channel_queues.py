@@ -36,7 +36,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Coroutine
-from multiprocessing import queues, synchronize, util
+from multiprocessing import process, queues, synchronize, util
 from queue import Empty, Full
 
 from mp_core.sharing import backend
@@ -295,6 +295,8 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         is_only_here = imports.load("mp_core.channels.channel_list").is_only_here(parts[1])
         now = time.monotonic()
         self._look_again = now + 100 * (now - began)  # it takes at most a hundredth of a processor
+        if is_only_here and process.active_children():  # one that is starting opens the queue after its imports
+            return _LONG_WAIT_S
         if is_only_here and not self.qsize():  # the last message may have come before the look
             warn_user(
                 f"abandoned queue {id(self)}",
