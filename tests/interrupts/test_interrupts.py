@@ -91,8 +91,8 @@ HANDED_ON = {
     "pool_terminated_again": {"Scheduler.begin_end", "Zygote.kill_if_childless"},
     "start_with_a_queue_by_spawn": {"closing"},
     "run": {"_Zygote.rank_ended", "reap"},
-    "start_of_processes": {"Inbox.get_ready", "Descriptor.close"},
-    "command_with_few_descriptors": {"WakeUpPipe._merge"},
+    "start_of_processes": {"Inbox.get_ready", "hold_both_ends", "Descriptor.close"},
+    "command_with_few_descriptors": {"WakeUpPipe.__enter__", "WakeUpPipe._close_write", "hold_both_ends"},
     "manager": {"_receive_channel"},
 }
 

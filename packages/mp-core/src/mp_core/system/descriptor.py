@@ -51,6 +51,18 @@ class Descriptor:
             self.close()
 
 
+def hold_both_ends(fd: int) -> bool:
+    """Have the number *fd* of a pipe's reading end stand for both ends, and not block; return False without /proc."""
+    both = Descriptor()
+    try:
+        both.fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    os.dup2(both.fd, fd, inheritable=False)
+    both.close()
+    return True
+
+
 def close_in_children(each: Any) -> None:
     """Have every child that is forked from now on close it."""
     _own[id(each)] = each

@@ -21,6 +21,7 @@ import time
 from typing import Any, NamedTuple
 
 from mp_core.memory.mapped_buffers import memory_file
+from mp_core.system.descriptor import hold_both_ends
 from mp_spawn.calls.payload import InheritedFd, OwnedFd, open_path
 
 _HEADER = struct.Struct("!4sBdQQ")
@@ -140,14 +141,8 @@ class Inbox(OwnedFd):
 
         A pipe that was opened for reading and writing has a writer as long as a reader.
         """
-        both = OwnedFd()
-        try:
-            both.fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+        if not hold_both_ends(self.fd):
             os.set_blocking(self.fd, False)
-            return
-        os.dup2(both.fd, self.fd, inheritable=False)
-        both.close()
 
     def read(self) -> Report | None:
         """Read what is in the pipe; return the report once it is complete, else None."""

@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Self
 
+from mp_core.system.descriptor import hold_both_ends
 from mp_core.system.weak_sets import members
 
 # Without those that an instruction of the process itself raises, and the one for its children.
@@ -98,8 +99,8 @@ class WakeUpPipe:
             return self
         try:
             self.fd, self._write = os.pipe()
-            if self._frugal:
-                self._merge()
+            if self._frugal and hold_both_ends(self.fd):
+                self._close_write()
             write = self.fd if self._write < 0 else self._write
             for end in {self.fd, write}:
                 os.set_blocking(end, False)
@@ -113,18 +114,6 @@ class WakeUpPipe:
             self._leave()
             raise
         return self
-
-    def _merge(self) -> None:
-        """Have one descriptor for both ends, if /proc is there."""
-        try:
-            both = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return
-        # One after the other, and no call between: a handler may raise after each call.
-        read, self.fd = self.fd, both
-        os.close(read)
-        write, self._write = self._write, -1
-        os.close(write)
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
         self._leave()
@@ -144,12 +133,15 @@ class WakeUpPipe:
         finally:
             if self._wakeup_before is not None:
                 _signal.set_wakeup_fd(self._wakeup_before)
-            write, self._write = self._write, -1
-            if write >= 0:
-                os.close(write)
+            self._close_write()
             read, self.fd = self.fd, -1
             os.close(read)
             _entered.discard(self)
+
+    def _close_write(self) -> None:
+        write, self._write = self._write, -1
+        if write >= 0:
+            os.close(write)
 
     def read(self) -> list[int]:
         """Return the signals that have come, in order. Other signals are written to the earlier wake-up descriptor."""
