@@ -206,10 +206,6 @@ class OwnOrdered(collections.OrderedDict):  # type: ignore[type-arg]
     """Is the program's, which may put items in by a method of its own."""
 
 
-class ProgramError(ValueError):
-    """Is made by what may be a method of the program."""
-
-
 @dataclasses.dataclass(slots=True)
 class SlotPoint:
     """Has slots, and no dict."""
@@ -258,7 +254,6 @@ OTHERS: list[Callable[[], Any]] = [
     WithArguments,
     Finding,
     object,
-    lambda: ProgramError(3),
 ]
 
 
@@ -298,6 +293,39 @@ def noted() -> ValueError:
     return error
 
 
+class OwnError(ValueError):
+    """An exception of the program, with an attribute."""
+
+    def __init__(self, code: int, *more: Any) -> None:
+        super().__init__(code, *more)
+        self.code = code
+
+
+class NoFileHereError(FileNotFoundError):
+    """One of the program whose base keeps what it was made of in its own way."""
+
+
+class ReducedError(Exception):
+    """One that says itself how it is pickled."""
+
+    def __reduce__(self) -> Any:
+        return ReducedError, ("reduced",)
+
+
+class StatefulError(Exception):
+    """Its state is not asked for: an exception has a `__reduce__` that does not."""
+
+    def __getstate__(self) -> Any:
+        raise AssertionError("no pickler asks")
+
+
+class UnmadeError(Exception):
+    """Cannot be made of what it was made of, as many that programs write."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+
+
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 5, datetime.UTC)
 CALLS = [
     Color.RED,
@@ -334,6 +362,7 @@ CALLS = [
     FrozenPoint([1], NOON),
     1 << 100,
     -(1 << 1000),
+    complex(1.5, -2),
 ]
 
 
@@ -368,17 +397,42 @@ ERRORS: list[Callable[[], BaseException]] = [
     lambda: ImportError("none", name="a", path="b"),
     KeyboardInterrupt,
     noted,
+    lambda: OwnError(3, [4]),
+    lambda: NoFileHereError(2, "nothing there", "name"),
+    lambda: StatefulError("x"),
 ]
 
 
 @pytest.mark.parametrize("make", ERRORS)
-def test_the_exceptions_of_the_language_need_no_pickler(make: Callable[[], BaseException]) -> None:
+def test_exceptions_need_no_pickler(make: Callable[[], BaseException]) -> None:
     sent = make()
     data = pickled(sent)
     for loads in in_c, by_unpickler:
         got = loads(data)
         assert type(got) is type(sent) and repr(got) == repr(sent) and vars(got) == vars(sent)
         assert getattr(got, "filename", None) == getattr(sent, "filename", None)
+
+
+def test_an_exception_that_reduces_itself_is_asked() -> None:
+    for _ in range(2):
+        got = ForkingPickler.loads(ForkingPickler.dumps([ReducedError("sent")]))
+        assert got[0].args == ("reduced",)
+
+
+def test_an_exception_that_cannot_be_made_again_fails_as_with_pickle() -> None:
+    sent = UnmadeError(1, "why")
+    for _ in range(2):
+        message = ForkingPickler.dumps(sent)
+        with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'why'"):
+            ForkingPickler.loads(message)
+
+
+def test_a_reducer_of_the_program_for_complex_numbers_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ForkingPickler.loads(ForkingPickler.dumps([1j])) == [1j]
+    for table in copyreg.dispatch_table, ForkingPickler._extra_reducers:  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch:
+            patch.setitem(table, complex, lambda each: (int, ("9",)))
+            assert ForkingPickler.loads(ForkingPickler.dumps([1j])) == [9]
 
 
 class Adding:

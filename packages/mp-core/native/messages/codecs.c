@@ -66,34 +66,28 @@ PyObject *(*mp_constructor_of(PyObject *object))(PyObject *)
     return NULL;
 }
 
-PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler)
+PyObject *mp_reducer_of(PyTypeObject *type)
 {
-    static PyObject *name;
+    static PyObject *name, *of_copyreg;
 
     if (name == NULL && (name = PyUnicode_InternFromString("_extra_reducers")) == NULL)
         return NULL;
-    PyObject *table = PyObject_GetAttr(forking_pickler, name), *known = NULL;
+    if (of_copyreg == NULL && (of_copyreg = mp_imported("copyreg", "dispatch_table")) == NULL)
+        return NULL;
+    PyObject *table = PyObject_GetAttr(mp_forking_pickler, name), *known = NULL;
     if (table != NULL && PyDict_Check(table))
         known = PyDict_GetItemWithError(table, (PyObject *)type);
     Py_XDECREF(table);
     PyErr_Clear();
-    return known;
+    return known != NULL ? known : PyDict_GetItemWithError(of_copyreg, (PyObject *)type);
 }
 
-int mp_has_reducer(PyTypeObject *type)
+int mp_codec_is_current(const mp_codec *codec)
 {
-    static PyObject *standard;
+    PyObject *reducer = mp_reducer_of(codec->type);
 
-    if (mp_reducer_of(type, mp_forking_pickler) != NULL)
-        return 1;
-    if (standard == NULL && (standard = mp_imported("copyreg", "dispatch_table")) == NULL)
-        return -1;
-    return PyDict_Contains(standard, (PyObject *)type);
-}
-
-int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler)
-{
-    return mp_reducer_of(codec->type, forking_pickler) == codec->reducer;
+    PyErr_Clear();
+    return reducer == codec->reducer;
 }
 
 int mp_replace_reducers(PyObject *reducers, PyObject *function)

@@ -297,7 +297,7 @@ static int look_at_set(mp_survey *s, PyObject *object, uint32_t at, int depth)
 /* The first of the codecs of a type, from this one on, that stands for the type's reducer; or NULL. */
 static const mp_codec *current_codec(mp_survey *s, const mp_codec *codec)
 {
-    while (codec != NULL && codec != s->current && !mp_codec_is_current(codec, mp_forking_pickler))
+    while (codec != NULL && codec != s->current && !mp_codec_is_current(codec))
         codec = mp_codec_after(codec);
     if (codec != NULL)
         s->current = codec;
@@ -392,14 +392,14 @@ static int look_at_class_of(mp_survey *s, PyObject *object)
 static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*args_of)(PyObject *),
                         uint32_t at)
 {
-    int rc = mp_has_reducer(Py_TYPE(object));
-    PyObject *args = rc == 0 ? args_of(object) : NULL;
+    PyObject *reducer = mp_reducer_of(Py_TYPE(object));
+    PyObject *args = reducer == NULL && !PyErr_Occurred() ? args_of(object) : NULL;
 
     if (args == NULL)
         return PyErr_Occurred() ? -1 : 0;
     s->free_objects += FOR_EACH_ENTRY;
     Py_ssize_t n = PyTuple_Size(args);
-    rc = mp_is_made_of(is_light, args, 1, 2) && n > 0 ? look_at_class_of(s, object) : 0;
+    int rc = mp_is_made_of(is_light, args, 1, 2) && n > 0 ? look_at_class_of(s, object) : 0;
     for (Py_ssize_t i = 0; rc == 1 && i < n; i++)
         rc = put_atom(&s->plan.bytes, PyTuple_GetItem(args, i));
     Py_DECREF(args);

@@ -25,12 +25,11 @@ const mp_codec *mp_codec_after(const mp_codec *codec);
  * NULL. */
 PyObject *(*mp_constructor_of(PyObject *object))(PyObject *);
 void mp_register_constructor(PyTypeObject *type, PyObject *(*args_of)(PyObject *object));
-/* Return the reducer that ForkingPickler has for the type, borrowed, or NULL. */
-PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler);
-/* 1 if it or copyreg has one; -1 with an exception. */
-int mp_has_reducer(PyTypeObject *type);
+/* Return the reducer that ForkingPickler has for the type, or else copyreg: borrowed, or NULL, perhaps
+ * with an exception. */
+PyObject *mp_reducer_of(PyTypeObject *type);
 /* Return 1 if ForkingPickler has the reducer for which the codec stands, otherwise 0. */
-int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler);
+int mp_codec_is_current(const mp_codec *codec);
 /* Let each codec's objects be reduced by another function in a table {type: reducer}, where its
  * reducer is the one for which the codec stands. 0, or -1 with an exception. */
 int mp_replace_reducers(PyObject *reducers, PyObject *function);

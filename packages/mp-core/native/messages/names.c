@@ -312,8 +312,8 @@ int mp_make_global(mp_global *to, PyObject *function)
 
 int mp_put_name(mp_writer *to, PyObject *thing)
 {
-    int has = mp_has_reducer(Py_TYPE(thing));
-    PyObject *module = has == 0 ? text_of(thing, module_name) : NULL;
+    PyObject *reducer = mp_reducer_of(Py_TYPE(thing));
+    PyObject *module = reducer == NULL && !PyErr_Occurred() ? text_of(thing, module_name) : NULL;
     PyObject *name = module ? text_of(thing, qualified_name) : NULL;
     int rc = 0;
 

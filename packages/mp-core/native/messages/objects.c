@@ -11,7 +11,7 @@
  *
  * An object is reduced if the function that a pickler calls for it is of the standard library, and
  * runs no code of the program: times, decimals, paths, members of an Enum, named tuples, deques and
- * dicts of `collections`, partial functions, methods, the language's own exceptions, objects with slots. */
+ * dicts of `collections`, partial functions, methods, exceptions, objects with slots. */
 #include "messages/messages.h"
 #include "messages/objects.h"
 
@@ -102,19 +102,20 @@ static int is_none(PyObject *tuple, Py_ssize_t i)
     return i >= PyTuple_Size(tuple) || PyTuple_GetItem(tuple, i) == Py_None;
 }
 
-/* The reducer of the class that the standard library has registered for methods and partial functions, of
- * which it makes a call; NULL for another one, and perhaps with an exception. */
+/* The reducer of the class that the standard library has registered for methods, partial functions and
+ * complex numbers, of which it makes a call; NULL for another one, and perhaps with an exception. */
 static PyObject *reducer_of_call(PyTypeObject *kind)
 {
     static const char *const names[] = {"_reduce_partial", "_reduce_method",
-                                        "_reduce_method_descriptor"};
-    enum { COUNT = sizeof(names) / sizeof(*names) };
+                                        "_reduce_method_descriptor", "pickle_complex"};
+    enum { COUNT = sizeof(names) / sizeof(*names), OF_COPYREG = COUNT - 1 };
     static PyObject *known[COUNT];
-    PyObject *reducer = mp_reducer_of(kind, mp_forking_pickler);
+    PyObject *reducer = mp_reducer_of(kind);
 
     for (int i = 0; reducer != NULL && i < COUNT; i++) {
         if (known[i] == NULL &&
-            (known[i] = mp_imported("multiprocessing.reduction", names[i])) == NULL)
+            (known[i] = mp_imported(i == OF_COPYREG ? "copyreg" : "multiprocessing.reduction",
+                                    names[i])) == NULL)
             return NULL;
         if (reducer == known[i])
             return reducer;
@@ -195,16 +196,24 @@ PyObject *mp_state_of(PyObject *object)
     return state;
 }
 
-/* The module of a function, or of the class that a method in C is of; NULL without an exception. */
-static PyObject *module_of(PyObject *function)
+/* An attribute, or NULL without an exception if there is none. */
+static PyObject *get_if_any(PyObject *object, PyObject *name)
 {
-    PyObject *of = PyObject_GetAttr(function, class_of_name);
+    PyObject *found = PyObject_GetAttr(object, name);
 
-    if (of == NULL)
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
-    PyObject *module = PyObject_GetAttr(of != NULL ? of : function, module_name);
-    if (module == NULL)
-        PyErr_Clear();
+    return found;
+}
+
+/* The module of a class or function, or of the class that a method in C is of; NULL, perhaps with an
+ * exception. */
+static PyObject *module_of(PyObject *thing)
+{
+    int is_in_c = !PyType_Check(thing) && Py_TYPE(thing) != Py_TYPE(make_new);
+    PyObject *of = is_in_c ? get_if_any(thing, class_of_name) : NULL;
+    PyObject *module = PyErr_Occurred() ? NULL : get_if_any(of != NULL ? of : thing, module_name);
+
     Py_XDECREF(of);
     return module;
 }
@@ -218,39 +227,9 @@ static int is_one(PyObject *module, const char *const *names)
     return 0;
 }
 
-/* The function that decides what a pickle of an object of that class has: the first of what it may
- * define, as far as that is not object's own. NULL, perhaps with an exception; also if a second one takes
- * part. */
-static PyObject *deciding(PyObject *kind)
-{
-    enum { OF_STATE = 2 };
-    PyObject *first = NULL;
-
-    for (int i = 0; i < DECIDING; i++) {
-        PyObject *found = PyObject_GetAttr(kind, asked[i]);
-        if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
-            PyErr_Clear();
-        if (found == NULL && PyErr_Occurred()) {
-            Py_CLEAR(first);
-            break;
-        }
-        if (found == of_object[i]) {
-            Py_XDECREF(found);
-        } else if (first != NULL) {
-            Py_XDECREF(found);
-            Py_CLEAR(first);
-            break;
-        } else {
-            first = found;
-            if (i != OF_STATE)
-                break;
-        }
-    }
-    return first;
-}
-
-/* 1 if that function is the standard library's and runs no code of the program. */
-static int is_reduced_by_library(PyObject *kind)
+/* 1 if a function that pickle calls for objects of the class is the standard library's, and runs no code
+ * of the program. */
+static int is_of_library(PyObject *kind, PyObject *function)
 {
     /* Of the classes of these modules, and of all classes that inherit from those. */
     static const char *const own[] = {"datetime",
@@ -270,41 +249,71 @@ static int is_reduced_by_library(PyObject *kind)
                                       NULL},
                              *const inherited[] = {"enum", "collections", "dataclasses", NULL},
                              *const language[] = {"builtins", NULL};
-    PyObject *function = deciding(kind);
+    PyObject *module = module_of(function);
+    int is = is_one(module, inherited), is_of_language = is_one(module, language);
 
-    if (function == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    PyObject *module = module_of(function), *home = module_of(kind);
-    int is = is_one(module, inherited) || (is_one(module, own) && is_one(home, own)) ||
-             ((PyExceptionClass_Check(kind) || kind == (PyObject *)&PySlice_Type ||
-               kind == (PyObject *)&PyRange_Type) &&
-              is_one(module, language) && is_one(home, language));
-    Py_XDECREF(home);
+    if (!is && is_one(module, own)) {
+        PyObject *home = module_of(kind);
+        is = is_one(home, own);
+        Py_XDECREF(home);
+    }
+    if (!is &&
+        is_of_language) /* also exceptions of the program: theirs gives what they were made of */
+        is = PyExceptionClass_Check(kind) || kind == (PyObject *)&PySlice_Type ||
+             kind == (PyObject *)&PyRange_Type;
     Py_XDECREF(module);
-    Py_DECREF(function);
+    return PyErr_Occurred() ? -1 : is;
+}
+
+/* The same of all functions that take part in the pickle of an object of the class: the first that is not
+ * object's own, which must be the only one. */
+static int is_reduced_by_library(PyObject *kind)
+{
+    enum { OF_STATE = 2 };
+    int is = 0;
+
+    for (int i = 0; i < DECIDING; i++) {
+        PyObject *found = get_if_any(kind, asked[i]);
+        if (found == NULL && PyErr_Occurred())
+            return -1;
+        int decides = found != NULL && found != of_object[i];
+        int was = is;
+        if (decides)
+            is = was ? 0 : is_of_library(kind, found);
+        Py_XDECREF(found);
+        if (decides && (is != 1 || i != OF_STATE))
+            break;
+    }
     return is;
+}
+
+/* The same of a class that has no reducer: `known` remembers that none of its bases has one. */
+static int way_of_class(PyObject *known, PyObject *object)
+{
+    PyTypeObject *kind = Py_TYPE(object);
+    int defines = defines_one(kind, asked, ASKED);
+
+    if (defines == 0)
+        return known_way(known, object);
+    if (defines == 1 && import_copyreg() == 0)
+        return is_reduced_by_library((PyObject *)kind) == 1 ? MP_REDUCED : MP_BY_PICKLER;
+    return -1;
 }
 
 int mp_way_of(PyObject *object)
 {
-    PyTypeObject *kind = Py_TYPE(object);
-    PyObject *known = mp_without_reducer((PyObject *)kind);
+    PyTypeObject *kind = Py_TYPE(object), *kind_of_kind = Py_TYPE((PyObject *)kind);
+    int way = MP_BY_PICKLER;
 
-    if (known == NULL && !PyErr_Occurred() && reducer_of_call(kind) != NULL)
-        return MP_REDUCED;
-    if (known == NULL)
-        return PyErr_Occurred() ? -1 : MP_BY_PICKLER;
-    int has = mp_has_reducer(kind), way = MP_BY_PICKLER;
-    if (has == 0 && Py_TYPE((PyObject *)kind) != &PyType_Type)
-        has = mp_has_reducer(Py_TYPE((PyObject *)kind));
-    int defines = has == 0 ? defines_one(kind, asked, ASKED) : 0;
-    if (has < 0 || defines < 0)
-        way = -1;
-    else if (has == 0 && defines == 0)
-        way = known_way(known, object);
-    else if (has == 0)
-        way = is_reduced_by_library((PyObject *)kind) == 1 ? MP_REDUCED : MP_BY_PICKLER;
-    Py_DECREF(known);
+    if (mp_reducer_of(kind) != NULL) {
+        if (reducer_of_call(kind) != NULL)
+            way = MP_REDUCED;
+    } else if (kind_of_kind == &PyType_Type || mp_reducer_of(kind_of_kind) == NULL) {
+        PyObject *known = PyErr_Occurred() ? NULL : mp_without_reducer((PyObject *)kind);
+        if (known != NULL)
+            way = way_of_class(known, object);
+        Py_XDECREF(known);
+    }
     return PyErr_Occurred() ? -1 : way;
 }
 
