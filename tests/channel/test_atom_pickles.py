@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -37,7 +38,6 @@ ATOMS = st.one_of(
 @example(-(2**31))
 @example(-(2**31) - 1)
 @example(-0.0)
-@example("\udc80")  # half of a surrogate pair, which has no UTF-8
 @example("x" * 255)
 @example("x" * 256)
 @example("\u20ac" * 86)  # 258 bytes
@@ -49,6 +49,25 @@ def test_each_value_arrives_as_it_left(sent: Any) -> None:
         got = loads(data)
         assert type(got) is type(sent)
         assert repr(got) == repr(sent)
+
+
+def test_a_text_without_utf8_takes_the_pickler() -> None:
+    for sent in "\udc80", ["\udc80", 1]:  # half of a surrogate pair
+        assert backend.plain_pickle(sent) is None
+        assert ForkingPickler.loads(ForkingPickler.dumps(sent)) == sent
+
+
+@given(st.lists(ATOMS, max_size=30), st.integers(0, 100), st.booleans())
+@example([1 << 63, 1.5, -(1 << 63), 1 << 64], 40, True)
+def test_a_long_list_or_tuple_of_atoms_arrives_as_it_left(items: list[Any], times: int, is_tuple: bool) -> None:
+    sent: Any = [*range(times), *items, *map(float, range(times)), *items]
+    sent = tuple(sent) if is_tuple else sent
+    data = backend.plain_pickle([sent, sent, {"again": sent}])
+    pickletools.dis(data, out=io.StringIO())
+    for loads in pickle.loads, backend.plain_loads:
+        got, same, last = loads(data)
+        assert type(got) is type(sent) and repr(got) == repr(sent)
+        assert same is last["again"] is got or sent == ()
 
 
 ITEMS = st.one_of(

@@ -350,14 +350,14 @@ def test_a_reader_gives_the_bytes_of_all_pieces_in_order_however_it_is_asked(pie
 
 
 def test_bytes_that_look_like_the_beginning_of_a_piece_change_nothing() -> None:
-    stream, places = io.BytesIO(), []
-    writer = backend.PickleWriter(stream.write, places, None)
+    writer = backend.PickleWriter(None)
     parts = [b"....B" + SIZE.to_bytes(4, "little"), os.urandom(SIZE), b"\x96" + (5).to_bytes(8, "little"), b"12345"]
     for part in parts:
         writer.write(part)
+    stream, places = writer.take()
     found = [(at, width, backend.rebuild_copy(handle)) for at, width, handle in places]
     assert len(found) == 1
-    assert bytes(backend.PickleReader(stream.getvalue(), found).read(10**6)) == b"".join(parts)
+    assert bytes(backend.PickleReader(stream, found).read(10**6)) == b"".join(parts)
 
 
 def test_a_piece_outside_its_stream_is_a_damaged_message() -> None:
@@ -367,10 +367,10 @@ def test_a_piece_outside_its_stream_is_a_damaged_message() -> None:
 
 
 def test_the_outline_of_a_divided_pickle_has_empty_pieces() -> None:
-    stream, places = io.BytesIO(), []
     thing = [b"B" * SIZE, 7, {"a": bytearray(SIZE), "é" * SIZE: (1,)}]
-    pickle.Pickler(backend.PickleWriter(stream.write, places, None), 5).dump(thing)
-    assert pickle.loads(outline(stream.getvalue(), places)) == [b"", 7, {"a": bytearray(), "": (1,)}]
+    pickle.Pickler(writer := backend.PickleWriter(None), 5).dump(thing)
+    stream, places = writer.take()
+    assert pickle.loads(outline(stream, places)) == [b"", 7, {"a": bytearray(), "": (1,)}]
     for _, _, handle in places:
         backend.discard(handle)
 

@@ -312,7 +312,21 @@ static PyObject *take_long(mp_reader *from)
     return value;
 }
 
-/* A number, or the object of a codec, whose pickle begins like a text. */
+/* 1 if a name comes: two texts and STACK_GLOBAL. */
+static int is_name_next(const mp_reader *from)
+{
+    enum { TEXTS = 2, HEAD = 2 };
+    const unsigned char *at = from->at;
+
+    for (int i = 0; i < TEXTS; i++) {
+        if (from->end - at < HEAD || *at != 0x8c || from->end - at < HEAD + at[1])
+            return 0;
+        at += HEAD + at[1];
+    }
+    return at < from->end && *at == 0x93;
+}
+
+/* A number, or the object of a codec, whose pickle begins with a name. */
 static PyObject *read_object(mp_reader *from)
 {
     int64_t value;
@@ -321,6 +335,8 @@ static PyObject *read_object(mp_reader *from)
         return mp_take_number(from, &value) ? PyLong_FromLongLong(value)
                : *from->at == 0x8a          ? take_long(from)
                                             : NULL;
+    if (!is_name_next(from))
+        return NULL;
     PyObject *object = mp_read_by_codec(from);
     return object != NULL || PyErr_Occurred() ? object : mp_read_large(from);
 }
@@ -342,6 +358,18 @@ static int step_with_names(machine *m, mp_reader *from, unsigned char opcode)
     }
 }
 
+/* The numbers that come next, of which long lists are mostly made. */
+static int take_numbers(machine *m, mp_reader *from)
+{
+    int64_t value;
+    int rc = -1;
+
+    while (mp_take_number(from, &value) &&
+           (rc = append(&m->stack, PyLong_FromLongLong(value))) == 0)
+        ;
+    return rc;
+}
+
 static int step(machine *m, mp_reader *from)
 {
     unsigned char opcode = *from->at;
@@ -353,6 +381,7 @@ static int step(machine *m, mp_reader *from)
     case 'K':
     case 'M':
     case 'J':
+        return take_numbers(m, from);
     case 0x8a:
     case 0x8c: {
         PyObject *object = read_object(from);

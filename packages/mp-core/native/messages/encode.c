@@ -9,7 +9,6 @@
  *   tuples, lists and dicts of them                written here, also if one occurs twice
  *   sets of atoms, and of tuples of them           likewise
  *   arrays and large bytes in these                written by their codecs
- *   more atoms, in tuples and lists                pickle.dumps, which needs no reducers
  *   all else                                       ForkingPickler
  *
  *   PROTO 4 | items, each before the opcode of its container | STOP
@@ -34,11 +33,16 @@
  *   discarded.
  *
  *   A container, array, or text of more than 64 bytes gets a number in the pickle's memo, and is
- *   written once. Two arrays over one block are left to a pickler: they have one Block when they
- *   arrive. So is a tuple that contains itself.
+ *   written once; so is a shorter one after the first 64. Two arrays over one block are left to a
+ *   pickler: they have one Block when they arrive. So is a tuple that contains itself.
  *
  *   Many small private objects go into packs (packs.c). A message that does need a pickler leaves
- *   its objects of codecs to the same survey and pass from the 17th on (object_table.c). */
+ *   its objects of codecs to the same survey and pass from the 17th on (object_table.c).
+ *
+ * Note [Asking ahead]
+ *   A survey that gives up has written in vain. So before a long list, and when it has met many
+ *   objects, it asks some of the others whether they need a pickler. Without this, a dict of 100 000
+ *   numbers and a DataFrame would take twice as long as by a pickler alone. */
 #include <string.h>
 
 #include "memory/memory.h"
@@ -47,11 +51,12 @@
 #include "messages/plan.h"
 
 enum {
-    DEPTH = 6,           /* of containers and plain objects */
-    FEW_OBJECTS = 64,    /* with more, and no entries, a pickler is as fast */
-    FOR_EACH_ENTRY = 16, /* how many more objects a message may have for each entry */
-    CROWD = 16,          /* with more objects of codecs, small ones may go into a pack */
-    REPEATED = 64,       /* bytes of a text that is written as often as it occurs */
+    DEPTH = 6,      /* of containers and plain objects */
+    MANY = 256,     /* objects, and */
+    LONG = 1000,    /* items, after which Note [Asking ahead] asks */
+    CROWD = 16,     /* with more objects of codecs, small ones may go into a pack */
+    REPEATED = 64,  /* bytes of a text that is written as often as it occurs, */
+    FEW_TEXTS = 64, /* and how many of them */
     UNKNOWN = -1,
 };
 
@@ -117,17 +122,67 @@ static int put_int(mp_writer *to, PyObject *object)
                     : put(to, data, (size_t)(mp_put_number(data, value) - data));
 }
 
+enum { FLOAT = 9 };
+
 /* BINFLOAT: eight bytes, the highest first. */
-static int put_float(mp_writer *to, PyObject *object)
+static inline char *append_float(char *at, PyObject *object)
 {
     double value = PyFloat_AsDouble(object);
     uint64_t bits;
-    char data[9] = "G";
 
     memcpy(&bits, &value, sizeof(bits));
+    *at = 'G';
     for (int i = 0; i < 8; i++)
-        data[1 + i] = (char)(bits >> 8 * (7 - i));
-    return put(to, data, sizeof(data));
+        at[1 + i] = (char)(bits >> 8 * (7 - i));
+    return at + FLOAT;
+}
+
+static int put_float(mp_writer *to, PyObject *object)
+{
+    char data[FLOAT];
+
+    return put(to, data, (size_t)(append_float(data, object) - data));
+}
+
+static inline PyObject *item_of(PyObject *object, int is_tuple, Py_ssize_t i)
+{
+    return is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i);
+}
+
+/* The numbers from that item on, of which long lists are mostly made, up to `end`: the item after them,
+ * or -1. No code of Python runs meanwhile. */
+static Py_ssize_t put_numbers(mp_writer *to, PyObject *object, int is_tuple, Py_ssize_t i,
+                              Py_ssize_t end)
+{
+    enum { SOME = 32 };
+    int is_number = 1;
+
+    while (is_number && i < end) {
+        Py_ssize_t some = end - i < SOME ? end - i : SOME, last = i + some;
+        PyObject *item = item_of(object, is_tuple, i);
+        if (!PyLong_CheckExact(item) && !PyFloat_CheckExact(item))
+            return i;
+        char *at = room_for(to, (size_t)some * MP_NUMBER), *first = at;
+        if (at == NULL)
+            return -1;
+        while (is_number && i < last) {
+            int overflow = 0;
+            item = item_of(object, is_tuple, i);
+            if (PyLong_CheckExact(item)) {
+                long long value = PyLong_AsLongLongAndOverflow(item, &overflow);
+                if (!overflow)
+                    at = mp_put_number(at, value);
+            } else if (PyFloat_CheckExact(item)) {
+                at = append_float(at, item);
+            } else {
+                is_number = 0;
+            }
+            is_number = is_number && !overflow;
+            i += is_number;
+        }
+        to->used -= (size_t)some * MP_NUMBER - (size_t)(at - first);
+    }
+    return i;
 }
 
 /* The length in one byte after the first opcode, or in four after the second; and the bytes. */
@@ -185,22 +240,37 @@ static int put_repeated(mp_survey *s, uint32_t at)
 
     if (!mp_plan_repeats(&s->plan, at, &number))
         return 0;
-    char data[MP_MEMO_GET];
-    return put(&s->plan.bytes, data, (size_t)(mp_put_memo_get(data, number) - data));
+    mp_writer *to = &s->plan.bytes;
+    char *at_number = room_for(to, MP_MEMO_GET);
+    if (at_number == NULL)
+        return -1;
+    to->used = (size_t)(mp_put_memo_get(at_number, number) - to->data);
+    return 1;
 }
 
-/* The items of a tuple or list. */
+/* The items of a tuple; or those of a list, with APPENDS and MARK between its parts, so that a reader
+ * needs no second list of all of them. */
 static int look_at_items(mp_survey *s, PyObject *object, int is_tuple, int depth)
 {
-    for (Py_ssize_t i = 0; i < (is_tuple ? PyTuple_Size(object) : PyList_Size(object)); i++) {
-        PyObject *item =
-            Py_NewRef(is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i));
+    Py_ssize_t i = 0, end = LONG;
+
+    for (;;) {
+        Py_ssize_t n = is_tuple ? PyTuple_Size(object) : PyList_Size(object);
+        i = put_numbers(&s->plan.bytes, object, is_tuple, i, is_tuple || n < end ? n : end);
+        if (i < 0 || i >= n)
+            return i < 0 ? -1 : 1;
+        if (!is_tuple && i == end) {
+            end += LONG;
+            if (put(&s->plan.bytes, "e(", 2) < 0)
+                return -1;
+            continue;
+        }
+        PyObject *item = Py_NewRef(item_of(object, is_tuple, i++));
         int rc = look_at(s, item, depth);
         Py_DECREF(item);
         if (rc != 1)
             return rc;
     }
-    return 1;
 }
 
 static int look_at_tuple(mp_survey *s, PyObject *object, uint32_t at, int depth)
@@ -284,9 +354,14 @@ static int look_at_set(mp_survey *s, PyObject *object, uint32_t at, int depth)
     if (!is_frozen)
         mp_plan_number(&s->plan, at);
     rc = is_frozen ? put_opcode(&s->plan.bytes, '(') : put(&s->plan.bytes, "\x8f\x94(", 3);
-    for (Py_ssize_t i = 0; rc == 1 && i < PyTuple_Size(items); i++) {
-        PyObject *item = PyTuple_GetItem(items, i);
-        rc = mp_is_made_of(is_light, item, TUPLES, PY_SSIZE_T_MAX) ? look_at(s, item, depth) : 0;
+    for (Py_ssize_t i = 0, n = PyTuple_Size(items); rc == 1 && i < n; i++) {
+        i = put_numbers(&s->plan.bytes, items, 1, i, n);
+        PyObject *item = i < 0 || i == n ? NULL : PyTuple_GetItem(items, i);
+        if (i < 0)
+            rc = -1;
+        else if (item != NULL)
+            rc =
+                mp_is_made_of(is_light, item, TUPLES, PY_SSIZE_T_MAX) ? look_at(s, item, depth) : 0;
     }
     Py_DECREF(items);
     if (rc == 1)
@@ -341,16 +416,88 @@ static const mp_codec *codec_of(mp_survey *s, PyObject *object)
     return s->may_share ? current_codec(s, mp_codec_of(object)) : NULL;
 }
 
+static int needs_pickler(mp_survey *s, PyObject *object, int depth, int *room);
+
+/* Whether one of the first items of a list, tuple or dict, or the last, needs a pickler: many are alike.
+ * Python code may run in between. */
+static int some_need_pickler(mp_survey *s, PyObject *object, int depth, int *room)
+{
+    enum { SOME = 16 };
+    int is_dict = PyDict_CheckExact(object), is_tuple = PyTuple_CheckExact(object), needs = 0;
+    PyObject *item;
+    Py_ssize_t n = PyObject_Size(object), at = 0;
+
+    for (int i = 0; needs == 0 && i < SOME && i < n && PyObject_Size(object) == n; i++) {
+        if (!is_dict)
+            item = item_of(object, is_tuple, i < SOME - 1 ? i : n - 1);
+        else if (!PyDict_Next(object, &at, NULL, &item))
+            break;
+        Py_INCREF(item);
+        needs = needs_pickler(s, item, depth, room);
+        Py_DECREF(item);
+    }
+    return needs;
+}
+
+/* 1 if the object, or what is in it, certainly needs a pickler; at most `room` objects are asked. */
+static int needs_pickler(mp_survey *s, PyObject *object, int depth, int *room)
+{
+    if (mp_is_atom(object) || depth == 0 || --*room < 0)
+        return 0;
+    if (PyList_CheckExact(object) || PyTuple_CheckExact(object) || PyDict_CheckExact(object))
+        return some_need_pickler(s, object, depth - 1, room);
+    if (Py_TYPE(object) == &PySet_Type || Py_TYPE(object) == &PyFrozenSet_Type ||
+        codec_of(s, object) != NULL || mp_has_name(object) || mp_constructor_of(object) != NULL)
+        return 0;
+    int way = mp_way_of(object);
+    PyObject *state = way == MP_PLAIN ? mp_state_of(object) : NULL;
+    int needs = way == MP_BY_PICKLER;
+    if (state != NULL)
+        needs = some_need_pickler(s, state, depth - 1, room);
+    Py_XDECREF(state);
+    return PyErr_Occurred() ? -1 : needs;
+}
+
+/* 1 if the message needs a pickler, see Note [Asking ahead]: it is asked once. */
+static int message_needs_pickler(mp_survey *s)
+{
+    PyObject *root = s->root;
+    int room = 64;
+
+    s->root = NULL;
+    return root == NULL ? 0 : needs_pickler(s, root, DEPTH, &room);
+}
+
+/* 1 if a list has few texts many times, as a column of categories has, which pickle writes faster. */
+static int repeats_texts(PyObject *object)
+{
+    enum { SOME = 16 };
+    Py_ssize_t n = PyList_CheckExact(object) ? PyList_Size(object) : 0;
+    int repeats = 0;
+
+    for (Py_ssize_t i = 1; !repeats && i < SOME && i < n; i++) {
+        PyObject *item = PyList_GetItem(object, i);
+        for (Py_ssize_t k = 0; PyUnicode_CheckExact(item) && !repeats && k < i; k++)
+            repeats = PyList_GetItem(object, k) == item;
+    }
+    return repeats;
+}
+
 static int look_at_container(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
-    int was_crowded = s->is_crowded;
+    int was_crowded = s->is_crowded, rc = 0;
+    Py_ssize_t n = PyObject_Size(object);
 
-    if (PyObject_Size(object) > CROWD)
+    if (n > LONG)
+        rc = repeats_texts(object) ? 1 : message_needs_pickler(s);
+    if (rc != 0)
+        return rc < 0 ? -1 : 0;
+    if (n > CROWD)
         s->is_crowded = 1;
-    int rc = PyTuple_CheckExact(object)  ? look_at_tuple(s, object, at, depth)
-             : PyDict_CheckExact(object) ? look_at_dict(s, object, at, depth)
-             : PyList_CheckExact(object) ? look_at_list(s, object, at, depth)
-                                         : look_at_set(s, object, at, depth);
+    rc = PyTuple_CheckExact(object)  ? look_at_tuple(s, object, at, depth)
+         : PyDict_CheckExact(object) ? look_at_dict(s, object, at, depth)
+         : PyList_CheckExact(object) ? look_at_list(s, object, at, depth)
+                                     : look_at_set(s, object, at, depth);
     s->is_crowded = was_crowded;
     return rc;
 }
@@ -397,7 +544,6 @@ static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*args_of)(PyO
 
     if (args == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    s->free_objects += FOR_EACH_ENTRY;
     Py_ssize_t n = PyTuple_Size(args);
     int rc = mp_is_made_of(is_light, args, 1, 2) && n > 0 ? look_at_class_of(s, object) : 0;
     for (Py_ssize_t i = 0; rc == 1 && i < n; i++)
@@ -416,7 +562,6 @@ static int look_at_plain(mp_survey *s, PyObject *object, uint32_t at, int depth)
     if (state == NULL)
         return PyErr_Occurred() ? -1 : 0;
     s->plain = Py_TYPE(object);
-    s->free_objects += FOR_EACH_ENTRY + 2 * (uint32_t)PyDict_Size(state);
     int rc = look_at_class_of(s, object);
     if (rc == 1)
         rc = put(&s->plan.bytes, ")\x81", 2);
@@ -437,8 +582,6 @@ static int look_at_given(mp_survey *s, PyObject *list, int are_pairs, int depth)
     Py_ssize_t n = list == NULL ? 0 : PyList_Size(list);
     int rc = n > 0 ? put_opcode(&s->plan.bytes, '(') : 1;
 
-    /* To give up now would make the list in vain. */
-    s->free_objects += (uint32_t)n * (are_pairs ? 2 : 1);
     for (Py_ssize_t i = 0; rc == 1 && i < n; i++) {
         PyObject *item = PyList_GetItem(list, i);
         if (are_pairs) {
@@ -472,7 +615,6 @@ static int look_at_reduced(mp_survey *s, PyObject *object, uint32_t at, int dept
 
     if (rc == 1) {
         s->reduced = Py_TYPE(object);
-        s->free_objects += FOR_EACH_ENTRY;
         rc =
             mp_has_name(made.function) || PyType_Check(made.function) || is_of_cython(made.function)
                 ? look_at_known_name(s, made.function)
@@ -516,13 +658,15 @@ static int look_at_other(mp_survey *s, PyObject *object, uint32_t at, int depth)
 
 static int look_at(mp_survey *s, PyObject *object, int depth)
 {
-    if (s->objects++ >= FEW_OBJECTS + FOR_EACH_ENTRY * s->plan.entry_count + s->free_objects)
-        return 0;
     Py_ssize_t n = PyUnicode_CheckExact(object) ? PyUnicode_GetLength(object)
                    : PyBytes_CheckExact(object) ? PyBytes_Size(object)
                                                 : 0;
-    if (n <= REPEATED && mp_is_atom(object))
+    int may_repeat = n <= REPEATED && (n == 0 || s->texts++ < FEW_TEXTS);
+    if (may_repeat && mp_is_atom(object))
         return put_atom(&s->plan.bytes, object);
+    int needs = s->objects++ == MANY ? message_needs_pickler(s) : 0;
+    if (needs != 0)
+        return needs < 0 ? -1 : 0;
     int is_tuple = PyTuple_CheckExact(object);
     if (is_tuple && PyTuple_Size(object) == 0) /* one object, wherever it occurs */
         return depth > 0 ? put_opcode(&s->plan.bytes, ')') : 0;
@@ -554,11 +698,11 @@ void mp_begin_survey(mp_survey *s, int may_share)
     s->may_view = 1;
     s->is_crowded = 0;
     s->pack_room = 0;
-    s->objects = 0;
+    s->objects = s->texts = 0;
     s->current = NULL;
     s->plain = s->reduced = NULL;
     s->is_standard = UNKNOWN;
-    s->free_objects = 0;
+    s->root = NULL;
     s->has_names = 0;
 }
 
@@ -670,6 +814,7 @@ static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
 
     mp_message_enter(&message); /* what it says of sharing holds until the end */
     mp_begin_survey(&s, may_share && !mp_goes_by_value());
+    s.root = object;
     mp_writer *bytes = &s.plan.bytes;
     int rc = put(bytes, "\x80\x04", 2);
     const mp_codec *codec = rc == 1 ? codec_of(&s, object) : NULL;
@@ -694,17 +839,13 @@ static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
 
 PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
 {
-    enum { FEW = 16 };
-
     *handles = NULL;
     if (mp_set_up_pickling() < 0)
         return NULL;
     PyObject *data = mp_is_atom(object) ? atom(object) : NULL;
     if (data == NULL && !PyErr_Occurred())
         data = planned(object, may_share && !shares_nothing, handles);
-    if (data != NULL || PyErr_Occurred() || !mp_is_made_of(is_light, object, DEPTH, FEW))
-        return data;
-    return PyObject_CallFunctionObjArgs(mp_plain_dumps, object, mp_protocol, NULL);
+    return data;
 }
 
 PyObject *mp_forking_pickle(PyObject *object, int by_value)
@@ -739,8 +880,7 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
     return encoded_or_none(object, 1);
 }
 
-/* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has
- * no handles */
+/* plain_data(object) -> bytes, or None for an object whose pickle needs a ForkingPickler or a handle */
 PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
 {
     (void)module;

@@ -83,22 +83,48 @@ static PyObject *reduce(PyObject *op, PyObject *object)
                    : PyObject_CallFunctionObjArgs(codec->reducer, object, NULL);
 }
 
-/* written() -> the pickle of the list of the objects; None without objects */
-static PyObject *written(PyObject *op, PyObject *unused)
+static int begin_list(ObjectTable *self)
 {
-    ObjectTable *self = (ObjectTable *)op;
-    mp_writer *bytes = &self->survey.plan.bytes;
-    (void)unused;
+    mp_begin_survey(&self->survey, 1);
+    self->survey.is_crowded = 1;
+    self->survey.may_view = 0; /* their Block may be elsewhere in the message */
+    self->survey.pack_room = PACK;
+    self->survey.plan.numbers = 1; /* the list */
+    self->left = 0;
+    self->count = 0;
+    char *head = mp_writer_room(&self->survey.plan.bytes, 5);
+    if (head != NULL)
+        memcpy(head, "\x80\x04]\x94(", 5);
+    return head == NULL ? -1 : 0;
+}
 
-    if (self->count == 0)
-        Py_RETURN_NONE;
+/* The pickle of the list. */
+static PyObject *list_of_objects(ObjectTable *self)
+{
+    mp_writer *bytes = &self->survey.plan.bytes;
     char *end = mp_writer_room(bytes, 2);
+
     if (end == NULL)
         return NULL;
     memcpy(end, "e.", 2);
     if (mp_plan_finish(&self->survey.plan) < 0)
         return NULL;
     return PyBytes_FromStringAndSize(bytes->data, (Py_ssize_t)bytes->used);
+}
+
+/* written() -> the pickle of the list of the objects, None without objects; the next message begins */
+static PyObject *written(PyObject *op, PyObject *unused)
+{
+    ObjectTable *self = (ObjectTable *)op;
+    (void)unused;
+
+    if (self->count == 0 && self->left == 0)
+        Py_RETURN_NONE;
+    PyObject *list = self->count > 0 ? list_of_objects(self) : Py_NewRef(Py_None);
+    mp_end_plan(&self->survey.plan);
+    if (begin_list(self) < 0)
+        Py_CLEAR(list);
+    return list;
 }
 
 /* ObjectTable(reducers of the message's pickler): replaces those of codecs */
@@ -114,16 +140,9 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
     ObjectTable *self = (ObjectTable *)alloc(type, 0);
     if (self == NULL)
         return NULL;
-    mp_begin_survey(&self->survey, 1);
-    self->survey.is_crowded = 1;
-    self->survey.may_view = 0; /* their Block may be elsewhere in the message */
-    self->survey.pack_room = PACK;
-    self->survey.plan.numbers = 1; /* the list */
-    PyObject *method = PyObject_GetAttrString((PyObject *)self, "reduce");
-    char *head = method ? mp_writer_room(&self->survey.plan.bytes, 5) : NULL;
-    if (head != NULL)
-        memcpy(head, "\x80\x04]\x94(", 5);
-    if (head == NULL || mp_replace_reducers(reducers, method) < 0)
+    int rc = begin_list(self);
+    PyObject *method = rc < 0 ? NULL : PyObject_GetAttrString((PyObject *)self, "reduce");
+    if (method == NULL || mp_replace_reducers(reducers, method) < 0)
         Py_CLEAR(self);
     Py_XDECREF(method);
     return (PyObject *)self;
@@ -186,7 +205,7 @@ PyObject *mp_py_load_out_of_band(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"reduce", reduce, METH_O, "Reduce an object of the message."},
-    {"written", written, METH_NOARGS, "Return the pickle of the list, or None."},
+    {"written", written, METH_NOARGS, "Return the pickle of the list, or None; begin the next."},
     {NULL, NULL, 0, NULL},
 };
 

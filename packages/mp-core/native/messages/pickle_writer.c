@@ -25,7 +25,9 @@
 enum { HEADER = 9 }; /* the opcode of a piece and its length in eight bytes; the shorter has four */
 
 typedef struct {
-    PyObject_HEAD PyObject *write, *places, *on_failure;
+    PyObject_HEAD PyObject *on_failure, *places;
+    PyObject *stream; /* what was written, as bytes; NULL: nothing */
+    PyObject *parts;  /* a list of them, if there are several */
     Py_ssize_t written;
     unsigned char last[HEADER]; /* what was written last, at its end */
 } Writer;
@@ -67,9 +69,33 @@ static int divert(Writer *self, PyObject *piece, const void *data, size_t nbytes
         return told == NULL ? -1 : 0;
     }
     place = handle ? Py_BuildValue("(niN)", self->written, width, handle) : NULL;
-    int added = place == NULL ? -1 : PyList_Append(self->places, place);
+    if (self->places == NULL)
+        self->places = PyList_New(0);
+    int added = place == NULL || self->places == NULL ? -1 : PyList_Append(self->places, place);
     Py_XDECREF(place);
     return added < 0 ? -1 : 1;
+}
+
+/* Append to the stream. The pickler lets go of the bytes that it writes; others may change. */
+static int append(Writer *self, PyObject *piece, const void *data, size_t nbytes)
+{
+    PyObject *part = PyBytes_CheckExact(piece)
+                         ? Py_NewRef(piece)
+                         : PyBytes_FromStringAndSize(data, (Py_ssize_t)nbytes);
+    int rc = part == NULL ? -1 : 0;
+
+    if (rc == 0 && self->stream == NULL) {
+        self->stream = part;
+        return 0;
+    }
+    if (rc == 0 && self->parts == NULL) {
+        self->parts = PyList_New(0);
+        rc = self->parts == NULL ? -1 : PyList_Append(self->parts, self->stream);
+    }
+    if (rc == 0)
+        rc = PyList_Append(self->parts, part);
+    Py_XDECREF(part);
+    return rc;
 }
 
 /* write(data): take the next bytes of the pickle */
@@ -92,26 +118,53 @@ static PyObject *writer_write(PyObject *op, PyObject *piece)
         return PyLong_FromSize_t(nbytes);
     note_last(self, data, nbytes);
     self->written += (Py_ssize_t)nbytes;
-    return PyObject_CallFunctionObjArgs(self->write, piece, NULL);
+    return append(self, piece, data, nbytes) < 0 ? NULL : PyLong_FromSize_t(nbytes);
 }
 
-/* PickleWriter(write of the stream, places, on_failure): a list that gets (position, bytes of the
- * length, handle) of each piece in a block; and a function called with (errno, number of bytes) of
- * a piece that stays in the stream. */
+static PyObject *joined(PyObject *parts)
+{
+    PyObject *empty = PyBytes_FromStringAndSize(NULL, 0);
+    PyObject *whole = empty ? PyObject_CallMethod(empty, "join", "(O)", parts) : NULL;
+
+    Py_XDECREF(empty);
+    return whole;
+}
+
+/* take() -> (stream, places): what was written; the next pickle begins */
+static PyObject *writer_take(PyObject *op, PyObject *unused)
+{
+    Writer *self = (Writer *)op;
+    PyObject *stream = self->parts != NULL    ? joined(self->parts)
+                       : self->stream != NULL ? Py_NewRef(self->stream)
+                                              : PyBytes_FromStringAndSize(NULL, 0);
+    PyObject *places = self->places != NULL ? Py_NewRef(self->places) : PyList_New(0);
+    (void)unused;
+
+    Py_CLEAR(self->stream);
+    Py_CLEAR(self->parts);
+    Py_CLEAR(self->places);
+    self->written = 0;
+    memset(self->last, 0, sizeof(self->last));
+    if (stream != NULL && places != NULL)
+        return Py_BuildValue("(NN)", stream, places);
+    Py_XDECREF(stream);
+    Py_XDECREF(places);
+    return NULL;
+}
+
+/* PickleWriter(on_failure): a function called with (errno, number of bytes) of a piece that stays in
+ * the stream. A place is (position, bytes of the length, handle) of a piece in a block. */
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *write, *places, *on_failure;
+    PyObject *on_failure;
     (void)names;
 
-    if (!PyArg_ParseTuple(args, "OO!O:PickleWriter", &write, &PyList_Type, &places, &on_failure))
+    if (!PyArg_ParseTuple(args, "O:PickleWriter", &on_failure))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Writer *self = (Writer *)alloc(type, 0);
-    if (self != NULL) {
-        self->write = Py_NewRef(write);
-        self->places = Py_NewRef(places);
+    if (self != NULL)
         self->on_failure = Py_NewRef(on_failure);
-    }
     return (PyObject *)self;
 }
 
@@ -120,9 +173,10 @@ static int writer_traverse(PyObject *op, visitproc visit, void *arg)
     Writer *self = (Writer *)op;
 
     Py_VISIT(Py_TYPE(op));
-    Py_VISIT(self->write);
-    Py_VISIT(self->places);
     Py_VISIT(self->on_failure);
+    Py_VISIT(self->places);
+    Py_VISIT(self->stream);
+    Py_VISIT(self->parts);
     return 0;
 }
 
@@ -130,9 +184,10 @@ static int writer_clear(PyObject *op)
 {
     Writer *self = (Writer *)op;
 
-    Py_CLEAR(self->write);
-    Py_CLEAR(self->places);
     Py_CLEAR(self->on_failure);
+    Py_CLEAR(self->places);
+    Py_CLEAR(self->stream);
+    Py_CLEAR(self->parts);
     return 0;
 }
 
@@ -149,6 +204,7 @@ static void writer_dealloc(PyObject *op)
 
 static PyMethodDef writer_methods[] = {
     {"write", writer_write, METH_O, "Take the next bytes of the pickle."},
+    {"take", writer_take, METH_NOARGS, "Return (stream, places), and begin the next pickle."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,8 +1,7 @@
 /* What the encoder and the decoder need of Python's own pickling, imported at the first message. */
 #include "messages/messages.h"
 
-PyObject *mp_forking_pickler, *mp_plain_dumps, *mp_plain_loads, *mp_protocol, *mp_dumps_name,
-    *mp_loads_name;
+PyObject *mp_forking_pickler, *mp_plain_loads, *mp_dumps_name, *mp_loads_name;
 
 PyObject *mp_imported(const char *module_name, const char *name)
 {
@@ -26,13 +25,9 @@ int mp_set_up_pickling(void)
         return 0;
     if (mp_intern(&mp_dumps_name, "dumps") < 0 || mp_intern(&mp_loads_name, "loads") < 0)
         return -1;
-    if (mp_plain_dumps == NULL)
-        mp_plain_dumps = mp_imported("pickle", "dumps");
     if (mp_plain_loads == NULL)
         mp_plain_loads = mp_imported("pickle", "loads");
-    if (mp_protocol == NULL)
-        mp_protocol = mp_imported("pickle", "DEFAULT_PROTOCOL");
-    if (mp_plain_dumps == NULL || mp_plain_loads == NULL || mp_protocol == NULL)
+    if (mp_plain_loads == NULL)
         return -1;
     mp_forking_pickler = mp_imported("multiprocessing.reduction", "ForkingPickler");
     return mp_forking_pickler == NULL ? -1 : 0;

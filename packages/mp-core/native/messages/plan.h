@@ -93,10 +93,10 @@ typedef struct {
     mp_plan plan;
     int may_share;
     int may_view;
-    int is_crowded;   /* a container with many items: they may go into a pack */
-    size_t pack_room; /* of each pack, or 0 */
-    uint32_t objects,
-        free_objects;        /* the number so far; how many more there may be for plain ones */
+    int is_crowded;          /* a container with many items: they may go into a pack */
+    size_t pack_room;        /* of each pack, or 0 */
+    uint32_t objects, texts; /* those that are no short atoms, and short texts, so far */
+    PyObject *root;          /* the message, until it was asked ahead */
     const mp_codec *current; /* the last one of which the reducer is the one it stands for */
     PyTypeObject *plain;     /* the class of the plain object that was seen last, */
     PyTypeObject *reduced;   /* and of the reduced one */

@@ -62,6 +62,8 @@ def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     if a.dtype.hasobject:
         return a.__reduce__()
     state = _attributes(a)
+    if state is None and a.flags.writeable and find_block(a) is None and inline.has_room(a.nbytes):
+        return a.__reduce__()  # which is faster
     # The class may override `view`; ndarray's own method makes a plain array.
     reduced = rebuild_view, (type(a), np.ndarray.view(a, np.ndarray))
     return reduced if state is None else (*reduced, state, None, None, restore)

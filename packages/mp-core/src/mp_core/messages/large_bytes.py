@@ -6,7 +6,6 @@ picklers and unpicklers.
 
 from __future__ import annotations
 
-import io
 import sys
 
 from mp_core.sharing import backend
@@ -23,9 +22,9 @@ Place = tuple[int, int, bytes]
 """Position in the stream, bytes of the length before it, handle."""
 
 
-def writer(file: io.BytesIO, places: list[Place]) -> Any:
-    """Return a pickler's file, which puts large bytes into blocks, their *places* into the list, all else in *file*."""
-    return backend.PickleWriter(file.write, places, _stays)
+def writer() -> Any:
+    """Return a pickler's file, whose ``take()`` returns (stream, places): large bytes are in blocks."""
+    return backend.PickleWriter(_stays)
 
 
 def reader(stream: bytes, places: list[Place]) -> Any:

@@ -190,34 +190,60 @@ def _dumps_alone(obj: Any) -> bytes | None:
     return None if call is None else pickle.dumps(PickledCall(call[0], *call[1]), PROTOCOL)
 
 
+class _MessagePickler:
+    """A pickler of *cls*, its file, the places of the buffers that it took, and the table of its objects."""
+
+    __slots__ = ("file", "objects", "pickler", "reducers", "taken")
+
+    def __init__(self, cls: Any, table: Any) -> None:
+        self.reducers = table
+        self.file = large_bytes.writer()
+        self.taken = taken = []  # type: ignore[var-annotated]
+
+        def stays(buffer: pickle.PickleBuffer) -> bool:
+            place = _take(buffer)
+            if place is not None:
+                taken.append(place)
+            return place is None
+
+        self.pickler = reducers.new_pickler(cls, self.file, PROTOCOL, stays, table, ReducerTable)
+        self.objects = None
+        if isinstance(self.pickler.dispatch_table, dict):  # it may be a program's own
+            self.objects = ObjectTable(self.pickler.dispatch_table)
+            large_bytes.use_arrays(self.pickler.dispatch_table)
+
+
+#: A pickler takes as long to make as a small message to pickle, so one that no message uses is kept. After a larger
+#: message it would keep more memory than it is worth.
+_unused: list[_MessagePickler] = []
+MOST_KEPT = 1 << 15  # bytes of a pickle
+
+
 def _dump(cls: Any, obj: Any) -> memoryview:
-    taken: list[Any] = []
-    places: list[large_bytes.Place] = []
-
-    def stays(buffer: pickle.PickleBuffer) -> bool:
-        place = _take(buffer)
-        if place is not None:
-            taken.append(place)
-        return place is None
-
-    file = io.BytesIO()
-    pickler = reducers.new_pickler(cls, large_bytes.writer(file, places), PROTOCOL, stays, ReducerTable)
-    table = None
-    if isinstance(pickler.dispatch_table, dict):  # it may be a program's own
-        table = ObjectTable(pickler.dispatch_table)
-        large_bytes.use_arrays(pickler.dispatch_table)
-    pickler.dump(obj)
+    table = reducers.merged(cls)
+    try:
+        made = _unused.pop()
+    except IndexError:
+        made = None
+    if made is None or made.reducers is not table or table is None or cls is not ForkingPickler:
+        made = _MessagePickler(cls, table)
+    made.pickler.dump(obj)
+    stream, places = made.file.take()
+    objects = None if made.objects is None else made.objects.written()
+    taken = made.taken
+    if not (places or taken or objects):
+        if len(stream) <= MOST_KEPT and cls is ForkingPickler:
+            made.pickler.memo = {}
+            _unused[:] = (made,)
+        return memoryview(stream)
     if places and not taken:
         # Nothing in it has a reducer of ForkingPickler, which takes several microseconds to make.
-        file = io.BytesIO(pickle.dumps(PickledCall(load_divided, file.getvalue(), places, taken), PROTOCOL))
+        stream = pickle.dumps(PickledCall(load_divided, stream, places, taken), PROTOCOL)
     elif places:
-        file = io.BytesIO(_wrapped(cls, load_divided, file.getvalue(), places, taken))
+        stream = _wrapped(cls, load_divided, stream, places, taken).tobytes()
     elif taken:
-        file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
-    objects = None if table is None else table.written()
-    if objects is not None:
-        return _wrapped(cls, load_out_of_band, file.getvalue(), objects)
-    return file.getbuffer()
+        stream = _wrapped(cls, load_with, stream, taken).tobytes()
+    return memoryview(stream) if objects is None else _wrapped(cls, load_out_of_band, stream, objects)
 
 
 backend.setup_reducer_table(reducers.without, reducers.find)

@@ -120,18 +120,11 @@ _init = ForkingPickler.__init__
 _is_standard = _init.__module__ == "multiprocessing.reduction"
 
 
-def new_pickler(
-    cls: Any,
-    file: Any,
-    protocol: int,
-    buffer_callback: Callable[[pickle.PickleBuffer], Any],
-    make_table: Callable[[dict[type, Any]], dict[type, Any]],
-) -> Any:
+def merged(cls: Any) -> dict[type, Any] | None:
     """
-    Return ``cls(file, protocol, True, buffer_callback)``, a `ForkingPickler`, in half the time.
+    Return the table of reducers that each pickler of *cls*, a `ForkingPickler`, copies; None if a program changed *cls*.
 
-    Its table of reducers, by *make_table*, is its own, as theirs are. The table that all are copied from is made again
-    when a reducer has been registered, with `ForkingPickler` or copyreg.
+    It is made again when a reducer has been registered, with `ForkingPickler` or copyreg.
     """
     global _merged
     table = install()
@@ -142,17 +135,35 @@ def new_pickler(
         and cls._extra_reducers is table
         and type(cls._copyreg_dispatch_table) is _Copyreg
     ):
-        return cls(file, protocol, True, buffer_callback)
+        return None
     standard = copyreg.dispatch_table
-    extra_seen, standard_seen, merged = _merged
+    extra_seen, standard_seen, both = _merged
     if extra_seen != table or standard_seen != standard:
         extra_seen, standard_seen = dict(table), dict(standard)
-        merged = _Table(standard_seen)
-        merged.update(extra_seen)
-        _merged = extra_seen, standard_seen, merged
+        both = _Table(standard_seen)
+        both.update(extra_seen)
+        _merged = extra_seen, standard_seen, both
+    return both
+
+
+def new_pickler(
+    cls: Any,
+    file: Any,
+    protocol: int,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any],
+    table: dict[type, Any] | None,
+    make_table: Callable[[dict[type, Any]], dict[type, Any]],
+) -> Any:
+    """
+    Return ``cls(file, protocol, True, buffer_callback)``, a `ForkingPickler`, in half the time.
+
+    *table* is what `merged` returns. Its table of reducers, by *make_table*, is its own, as theirs are.
+    """
+    if table is None:
+        return cls(file, protocol, True, buffer_callback)
     pickler = cls.__new__(cls)
     pickle.Pickler.__init__(pickler, file, protocol, True, buffer_callback)
-    pickler.dispatch_table = make_table(merged)
+    pickler.dispatch_table = make_table(table)
     return pickler
 
 

@@ -24,19 +24,14 @@ _NARROW, _WIDE = b"BX", b"\x8d\x8e\x96"
 
 
 class PickleWriter:
-    """The file to which a pickler writes: large bytes go into blocks, their places into a list."""
+    """The file to which a pickler writes: large bytes go into blocks."""
 
-    __slots__ = ("_last", "_on_failure", "_places", "_stream", "_written")
+    __slots__ = ("_last", "_on_failure", "_places", "_stream")
 
-    def __init__(
-        self,
-        stream: Callable[[Any], Any],
-        places: list[tuple[int, int, bytes]],
-        on_failure: Callable[[int, int], object],
-    ) -> None:
-        self._stream, self._places, self._on_failure = stream, places, on_failure
-        self._written = 0
-        self._last = b""
+    def __init__(self, on_failure: Callable[[int, int], object]) -> None:
+        self._on_failure = on_failure
+        self._stream, self._last = io.BytesIO(), b""
+        self._places: list[tuple[int, int, bytes]] = []
 
     def write(self, piece: Any) -> int:
         """Take the next bytes of the pickle."""
@@ -46,13 +41,17 @@ class PickleWriter:
         if nbytes >= LARGE and (width := self._announced(nbytes)) and not by_value():
             handle = tracked_copy(piece, nbytes)
             if isinstance(handle, bytes):
-                self._places.append((self._written, width, handle))
+                self._places.append((self._stream.tell(), width, handle))
                 return nbytes
             self._on_failure(-handle, nbytes)
         self._last = (self._last + bytes(piece[-9:]))[-9:]
-        self._written += nbytes
-        self._stream(piece)
-        return nbytes
+        return self._stream.write(piece)
+
+    def take(self) -> tuple[bytes, list[tuple[int, int, bytes]]]:
+        """Return (stream, places), and begin the next pickle."""
+        taken = self._stream.getvalue(), self._places
+        self._stream, self._last, self._places = io.BytesIO(), b"", []
+        return taken
 
     def _announced(self, nbytes: int) -> int:
         """Return the bytes of the length if the last bytes are the beginning of a piece of *nbytes*, otherwise 0."""
