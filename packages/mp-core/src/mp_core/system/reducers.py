@@ -122,7 +122,7 @@ _is_standard = _init.__module__ == "multiprocessing.reduction"
 
 def merged(cls: Any) -> dict[type, Any] | None:
     """
-    Return the table of reducers that each pickler of *cls*, a `ForkingPickler`, copies; None if a program changed *cls*.
+    Return the table of reducers that each pickler of *cls*, a `ForkingPickler`, copies; None if a program changed it.
 
     It is made again when a reducer has been registered, with `ForkingPickler` or copyreg.
     """
