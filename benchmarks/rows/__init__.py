@@ -31,6 +31,7 @@ from benchmarks.rows import (
     p34_portable,
     p36_definitions,
     p40_options,
+    p42_messages,
 )
 
 ROWS = {
@@ -62,4 +63,5 @@ ROWS = {
     "P34": p34_portable,
     "P36": p36_definitions,
     "P40": p40_options,
+    "P42": p42_messages,
 }

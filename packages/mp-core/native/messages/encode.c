@@ -848,14 +848,19 @@ PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
     return data;
 }
 
+/* What this thread has surveyed in vain, while ForkingPickler.dumps is called for it. */
+static _Thread_local PyObject *in_vain;
+
 PyObject *mp_forking_pickle(PyObject *object, int by_value)
 {
     /* Looked up in each call, since packages replace it. */
     PyObject *dumps =
         mp_set_up_pickling() == 0 ? PyObject_GetAttr(mp_forking_pickler, mp_dumps_name) : NULL;
-    PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object);
-    PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
+    PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object), *before = in_vain;
 
+    in_vain = object;
+    PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
+    in_vain = before;
     Py_XDECREF(dumps);
     Py_XDECREF(args);
     return message;
@@ -873,10 +878,15 @@ static PyObject *encoded_or_none(PyObject *object, int may_share)
     return data;
 }
 
-/* plain_pickle(object) -> bytes, or None for an object whose pickle needs a ForkingPickler */
+/* plain_pickle(object) -> bytes, or None for an object whose pickle needs a ForkingPickler; it is asked
+ * first by ForkingPickler.dumps */
 PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
 {
     (void)module;
+    if (object == in_vain) {
+        in_vain = NULL;
+        Py_RETURN_NONE;
+    }
     return encoded_or_none(object, 1);
 }
 

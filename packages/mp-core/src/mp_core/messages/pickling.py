@@ -97,7 +97,7 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
     if protocol is None and cls is ForkingPickler:
         # Most messages need no ForkingPickler, which takes several microseconds to make.
         data = plain_pickle(obj)
-        if data is None:
+        if data is None and type(obj) in _alone:
             data = _dumps_alone(obj)
         if data is not None:
             return memoryview(data)
@@ -112,8 +112,13 @@ def _pickle(cls: Any, obj: Any, protocol: int | None = None) -> Any:
     return _dumps(cls, obj, protocol)
 
 
+_attributes = ForkingPickler.__dict__
+
+
 def _is_self_contained(cls: Any) -> bool:
     """Return whether any unpickler reads what picklers of *cls* write, also one for a part of the message."""
+    if cls is ForkingPickler:
+        return "persistent_id" not in _attributes
     return getattr(cls, "persistent_id", None) is getattr(pickle.Pickler, "persistent_id", None)
 
 
@@ -185,8 +190,7 @@ def _take(buffer: pickle.PickleBuffer) -> Any:
 
 def _dumps_alone(obj: Any) -> bytes | None:
     """Return the pickle of a message that `use_alone` has a reducer for; it has no references, and no name of main."""
-    reduce = _alone.get(type(obj))
-    call = None if reduce is None else reduce(obj)
+    call = _alone[type(obj)](obj)
     return None if call is None else pickle.dumps(PickledCall(call[0], *call[1]), PROTOCOL)
 
 
