@@ -174,7 +174,7 @@ static PyObject *pickled_for(Channel *self, PyObject *object, PyObject **handles
     PyObject *data = mp_encode(object, self->shares != 0, handles);
 
     if (data == NULL && !PyErr_Occurred())
-        data = mp_forking_pickle(object, self->shares == 0);
+        data = mp_forking_pickle(object, self->shares == 0, 1);
     mp_message_for_ring(before);
     return data;
 }
@@ -311,10 +311,10 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
 
     if (self->fd < 0 || !self->writable || !mp_has_ring(self))
         return mp_channel_standard(op, "send", object);
-    int before = mp_message_for_ring(1);
+    int before = mp_message_for_ring(1), is_known = self->shares >= 0;
     data = mp_encode(object, self->shares == 1, &handles);
-    if (data == NULL && !PyErr_Occurred() && (self->shares >= 0 || find_out(op) == 0))
-        data = mp_forking_pickle(object, self->shares == 0);
+    if (data == NULL && !PyErr_Occurred() && (is_known || find_out(op) == 0))
+        data = mp_forking_pickle(object, self->shares == 0, is_known);
     mp_message_for_ring(before);
     if (data == NULL)
         return NULL;

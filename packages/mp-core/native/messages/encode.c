@@ -851,14 +851,14 @@ PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
 /* What this thread has surveyed in vain, while ForkingPickler.dumps is called for it. */
 static _Thread_local PyObject *in_vain;
 
-PyObject *mp_forking_pickle(PyObject *object, int by_value)
+PyObject *mp_forking_pickle(PyObject *object, int by_value, int is_surveyed)
 {
     /* Looked up in each call, since packages replace it. */
     PyObject *dumps =
         mp_set_up_pickling() == 0 ? PyObject_GetAttr(mp_forking_pickler, mp_dumps_name) : NULL;
     PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object), *before = in_vain;
 
-    in_vain = object;
+    in_vain = is_surveyed ? object : NULL;
     PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
     in_vain = before;
     Py_XDECREF(dumps);

@@ -114,7 +114,8 @@ int mp_write_one(mp_survey *s, PyObject *object, int only_beside);
  * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
  * alone would make. */
 PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles);
-/* Return the Message that ForkingPickler.dumps makes of an object. */
-PyObject *mp_forking_pickle(PyObject *object, int by_value);
+/* Return the Message that ForkingPickler.dumps makes of an object; without a survey of its own if one
+ * has found that a pickler is needed. */
+PyObject *mp_forking_pickle(PyObject *object, int by_value, int is_surveyed);
 
 #endif
