@@ -8,7 +8,7 @@ message must fit into its pipe.
 from __future__ import annotations
 
 import dataclasses
-import time
+import timeit
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +19,7 @@ from benchmarks.driver import Stage
 from benchmarks.samples import Line
 
 PEERS = ("ours", "stdlib")
-SECONDS = 0.05
+SECONDS = 0.01
 
 
 @dataclasses.dataclass
@@ -83,16 +83,6 @@ def sent(stage: Stage, what: str) -> float:
     thing = OBJECTS[what]()
     reader, writer = stage.peer.mp.Pipe(False)
     with reader, writer:
-        best = count = 0
-        rounds = 1
-        while True:
-            start = time.perf_counter()
-            for _ in range(rounds):
-                writer.send(thing)
-                reader.recv()
-            took = (time.perf_counter() - start) / rounds
-            best = took if count == 0 else min(best, took)
-            count += rounds
-            if count * took > SECONDS:
-                return best
-            rounds = max(1, int(0.1 * SECONDS / took))
+        timer = timeit.Timer(lambda: (writer.send(thing), reader.recv()))
+        rounds = max(1, int(SECONDS / timer.timeit(1)))
+        return min(timer.repeat(5, rounds)) / rounds

@@ -354,14 +354,14 @@ static int look_at_set(mp_survey *s, PyObject *object, uint32_t at, int depth)
     if (!is_frozen)
         mp_plan_number(&s->plan, at);
     rc = is_frozen ? put_opcode(&s->plan.bytes, '(') : put(&s->plan.bytes, "\x8f\x94(", 3);
-    for (Py_ssize_t i = 0, n = PyTuple_Size(items); rc == 1 && i < n; i++) {
+    for (Py_ssize_t i = 0, n = PyTuple_Size(items); rc == 1; i++) {
         i = put_numbers(&s->plan.bytes, items, 1, i, n);
-        PyObject *item = i < 0 || i == n ? NULL : PyTuple_GetItem(items, i);
-        if (i < 0)
-            rc = -1;
-        else if (item != NULL)
-            rc =
-                mp_is_made_of(is_light, item, TUPLES, PY_SSIZE_T_MAX) ? look_at(s, item, depth) : 0;
+        if (i < 0 || i >= n) {
+            rc = i < 0 ? -1 : 1;
+            break;
+        }
+        PyObject *item = PyTuple_GetItem(items, i);
+        rc = mp_is_made_of(is_light, item, TUPLES, PY_SSIZE_T_MAX) ? look_at(s, item, depth) : 0;
     }
     Py_DECREF(items);
     if (rc == 1)

@@ -9,8 +9,7 @@
 PyObject *mp_imported(const char *module_name, const char *name);
 /* Make the text, once: 0, or -1 with an exception. */
 int mp_intern(PyObject **name, const char *text);
-/* ForkingPickler, pickle.dumps, pickle.loads and the protocol; and the names of the functions of the
- * first. There after a call of the last, which returns 0, or -1 with an exception. */
+/* ForkingPickler and pickle.loads, and the names of the functions of the first. There after a call of the last, which returns 0, or -1 with an exception. */
 extern PyObject *mp_forking_pickler, *mp_plain_loads, *mp_dumps_name, *mp_loads_name;
 int mp_set_up_pickling(void);
 

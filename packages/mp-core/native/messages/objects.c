@@ -257,8 +257,8 @@ static int is_of_library(PyObject *kind, PyObject *function)
         is = is_one(home, own);
         Py_XDECREF(home);
     }
-    if (!is &&
-        is_of_language) /* also exceptions of the program: theirs gives what they were made of */
+    /* The function of exceptions, also of the program's, gives what they were made of. */
+    if (!is && is_of_language)
         is = PyExceptionClass_Check(kind) || kind == (PyObject *)&PySlice_Type ||
              kind == (PyObject *)&PyRange_Type;
     Py_XDECREF(module);
@@ -277,9 +277,8 @@ static int is_reduced_by_library(PyObject *kind)
         if (found == NULL && PyErr_Occurred())
             return -1;
         int decides = found != NULL && found != of_object[i];
-        int was = is;
         if (decides)
-            is = was ? 0 : is_of_library(kind, found);
+            is = is ? 0 : is_of_library(kind, found);
         Py_XDECREF(found);
         if (decides && (is != 1 || i != OF_STATE))
             break;

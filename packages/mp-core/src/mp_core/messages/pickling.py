@@ -244,10 +244,12 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         # Nothing in it has a reducer of ForkingPickler, which takes several microseconds to make.
         stream = pickle.dumps(PickledCall(load_divided, stream, places, taken), PROTOCOL)
     elif places:
-        stream = _wrapped(cls, load_divided, stream, places, taken).tobytes()
+        stream = _wrapped(cls, load_divided, stream, places, taken)
     elif taken:
-        stream = _wrapped(cls, load_with, stream, taken).tobytes()
-    return memoryview(stream) if objects is None else _wrapped(cls, load_out_of_band, stream, objects)
+        stream = _wrapped(cls, load_with, stream, taken)
+    if objects is not None:
+        stream = _wrapped(cls, load_out_of_band, stream, objects)
+    return memoryview(stream)
 
 
 backend.setup_reducer_table(reducers.without, reducers.find)
@@ -263,11 +265,11 @@ def use_alone(kind: type, reduce: Callable[[Any], tuple[Any, ...] | None]) -> No
     _alone[kind] = reduce
 
 
-def _wrapped(cls: Any, function: Callable[..., Any], *parts: Any) -> memoryview:
+def _wrapped(cls: Any, function: Callable[..., Any], *parts: Any) -> bytes:
     """Return the pickle of a call of *function* with *parts*."""
     file = io.BytesIO()
     cls(file, PROTOCOL).dump(PickledCall(function, *parts))
-    return file.getbuffer()
+    return file.getvalue()
 
 
 def load_with(data: bytes, places: list[Any]) -> Any:
