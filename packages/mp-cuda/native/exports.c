@@ -19,15 +19,15 @@
  *   is the sender's no less: if nobody but its exports has it there, the sender sets the byte RECALLED,
  *   and the receiver closes the memory and releases the lease:
  *
- *     the sender's program has dropped it           looked at with each new export, for the two looked
- *                                                   at longest ago, and every 50 ms
+ *     the sender's program has dropped it           looked at with each new export, for the two asked
+ *                                                   longest ago, and every 50 ms
  *     ipc_collect(), wait_released(), exit          at once, for all exports
  *     there is no memory for a new allocation       likewise */
 #include "native.h"
 
 #include <errno.h>
 
-enum { FEW = 2, MANY = 8 };
+enum { ASKED = 2, LOOKS = 8, MANY = 8 };
 
 static PyObject *memory_type, *source_type;
 static PyObject *latest; /* {id of an object: its last Source} */
@@ -260,23 +260,31 @@ static void end_released(void)
 }
 
 /* End a few exports that were released, and recall the memory of those that the program has dropped: a
- * program that sends new arrays all the time keeps few of them. -1 with an exception. */
+ * program that sends new arrays all the time keeps few of them. Each export is looked at twice, once
+ * before it is recalled and once after it is released; so the recalled ones do not count as ASKED, or as
+ * many looks would be needed as are made, and nothing would keep the exports from growing. -1 with an
+ * exception. */
 static int look_at_oldest(void)
 {
-    for (int i = 0; i < FEW && exports.next != &exports; i++) {
+    int asked = 0;
+
+    for (int i = 0; i < LOOKS && asked < ASKED && exports.next != &exports; i++) {
         mp_reference *export = MP_OF(mp_reference, link, exports.next);
         mp_take_out(&export->link);
         mp_append(&exports, &export->link);
         if (!export->is_sent)
             continue;
         released += mp_core.block_others(&export->block) == 0;
+        if (mp_is_recalled(export))
+            continue;
         Py_INCREF((PyObject *)export);
-        int is_used = mp_is_recalled(export) ? 1 : is_in_use(export);
+        int is_used = is_in_use(export);
         if (!is_used && export->block.data != NULL)
             mp_flags(export)[MP_RECALLED] = 1;
         Py_DECREF(export);
         if (is_used < 0)
             return -1;
+        asked++;
     }
     if (released >= MANY) /* each time it looks at all leases */
         end_released();
