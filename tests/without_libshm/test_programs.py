@@ -179,6 +179,47 @@ CHANGED = """
         print(sizes <= {1, 2, 3}, refused > 0, a.size)
 """
 
+# The thread fills the memory that it has freed with other numbers.
+SMALL_CHANGED = """
+    import sys
+    import threading
+    import time
+    import numpy as np
+    import mp_all as mp
+    from multiprocessing.reduction import ForkingPickler
+
+    if __name__ == "__main__":
+        sys.setswitchinterval(1e-6)
+        n, right, refused = 4000, True, 0
+        a = np.ones(n)
+        stop = threading.Event()
+
+        def resize():
+            global refused
+            number = 0
+            while not stop.is_set():
+                number += 1
+                try:
+                    a.resize(n + number % 3 * n, refcheck=False)
+                except ValueError:
+                    refused += 1
+                others = [np.full(n * (1 + number % 3), 7.0), np.full(n, 9.0)]
+
+        thread = threading.Thread(target=resize)
+        thread.start()
+        end = time.monotonic() + 3
+        while right and time.monotonic() < end:
+            b = ForkingPickler.loads(ForkingPickler.dumps(a))
+            right = b.size in (n, 2 * n, 3 * n) and (b[:n] == 1).all() and not b[n:].any()
+        stop.set()
+        thread.join()
+        print(right, refused > 0)
+"""
+
+
+def test_a_small_array_that_a_thread_resizes_has_the_bytes_of_one_moment(run: Run) -> None:
+    assert succeeded(run(SMALL_CHANGED)) == "True True\n"
+
 
 def test_an_array_that_a_thread_resizes_is_resized_before_or_after_its_memory_is_copied(run: Run) -> None:
     assert succeeded(run(CHANGED)) == "True True 10\n"

@@ -3,6 +3,12 @@
 It has the functions of `_native.pyi` that are called there. Small arrays have a short pickle of their own, the others
 take the path in Python (`array.py`). The shared allocator is a scope without effect, because NumPy's interface for
 allocators is one of C: NumPy allocates in private memory, as it does when shared memory is exhausted.
+
+Note [An array that another thread changes]
+-------------------------------------------
+Between two lines another thread may set the dtype and the shape of an array, or resize it, which frees its memory.
+NumPy resizes no array that has a weak reference, with `refcheck=False` or without. So a weak reference is made first
+and kept until the bytes are copied, and then a view, in one step: what the thread sets does not change that.
 """
 
 from __future__ import annotations
@@ -54,6 +60,12 @@ def setup(
     _dtypes, _reduce = dtypes, reduce_ndarray
 
 
+class _Held(np.ndarray[Any, Any]):
+    """A view with a weak reference to its array."""
+
+    held: Any = None
+
+
 def reduce_small(a: Any) -> tuple[Any, ...] | None:
     """
     Reduce a small array that its character and its shape describe, by value; None for any other.
@@ -61,16 +73,23 @@ def reduce_small(a: Any) -> tuple[Any, ...] | None:
     Pickle copies a `PickleBuffer` once, and a bytearray twice; the pickler must have no callback for buffers.
     """
     if 0 < a.nbytes <= _inline_limit and a.base is None and not by_value():
-        char, flags = a.dtype.char, a.flags
-        if _dtypes.get(char) is a.dtype and flags.c_contiguous and flags.writeable and flags.aligned:
-            return rebuild_from_bytes, (PickleBuffer(a.reshape(-1).view(np.uint8)), char, a.shape)
+        held = weakref.ref(a)
+        seen = np.ndarray.view(a, _Held)
+        char, flags = seen.dtype.char, seen.flags
+        if _dtypes.get(char) is seen.dtype and flags.c_contiguous and flags.writeable and flags.aligned:
+            data = seen.reshape(-1).view(np.uint8)
+            data.held = held
+            return rebuild_from_bytes, (PickleBuffer(data), char, seen.shape)
     return None
 
 
 def reduce_array(a: Any) -> Any:
+    held = weakref.ref(_owner(a))
     reduced = reduce_small(a)
     if reduced is None:
-        return _reduce(a)
+        reduced = _reduce(a)
+        del held
+        return reduced
     function, (data, *rest) = reduced
     return function, (bytearray(data), *rest)
 
@@ -105,9 +124,7 @@ def own_nbytes(a: Any) -> int:
 
 def copy_own_bytes(a: Any, memory: Any) -> tuple[Any, ...] | None:
     """Copy the array's own bytes into *memory*, and return their layout; None if their number is another one."""
-    # NumPy resizes no array that has a weak reference, `refcheck=False` or not: so its memory stays until the return.
     held = weakref.ref(_owner(a))
-    # What another thread sets in *a* does not change this view, which is made in one step.
     seen = np.ndarray.view(a, np.ndarray)
     packed = _pack(seen)
     to = np.frombuffer(memory, np.uint8)
