@@ -4,7 +4,7 @@
  *   Others clean /tmp: by age (systemd-tmpfiles, tmpreaper) and by hand. The processes of the
  *   session need nothing in the folder, because they have the control file open and mapped, and
  *   their connections. Only *new* processes need it. So
- *     - the manager locks both folders, which systemd-tmpfiles respects, and touches the files
+ *     - the manager locks the folder, which systemd-tmpfiles respects, and touches the files
  *       every hour;
  *     - it watches the folder (inotify), checks it when a client introduces a child, and creates
  *       the folder and a socket again when its socket has gone;
@@ -37,7 +37,8 @@ void mpshm__folder_touch(const struct manager *m)
     }
 }
 
-/* The lock lasts until the manager ends, or the folder is created again. */
+/* systemd-tmpfiles leaves a locked folder alone. The lock lasts until the manager ends, or the folder is
+ * created again. */
 static void lock_folder(struct manager *m)
 {
     char path[MPSHM__PATH];

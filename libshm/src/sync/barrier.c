@@ -113,7 +113,7 @@ int mpshm_barrier_arrive(const mpshm_block *barrier, int flags, uint64_t timeout
         if (flags & MPSHM_NOWAIT)
             return -EBUSY;
         if (!begun)
-            sleep = mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+            sleep = mpshm__sleep_for(timeout_ns);
         begun = 1;
         rc = mpshm__sleep(&sleep, &b->state, MPSHM__FULL);
         if (rc < 0)
@@ -126,8 +126,7 @@ int mpshm_barrier_wait(const mpshm_block *barrier, int place, uint64_t timeout_n
     struct mpshm__session *session = mpshm__session_of(barrier);
     struct mpshm__barrier *b = of(barrier);
     _Atomic uint32_t *state = &b->list.waiters[place].state;
-    struct mpshm__sleep sleep =
-        mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+    struct mpshm__sleep sleep = mpshm__sleep_for(timeout_ns);
     int timed_out = 0;
 
     while (atomic_load(state) == MPSHM__WAITING) {

@@ -43,8 +43,7 @@ int mpshm_condition_wait(const mpshm_block *condition, int place, uint64_t timeo
     struct mpshm__session *session = mpshm__session_of(condition);
     struct mpshm__condition *c = condition->data;
     _Atomic uint32_t *state = &c->list.waiters[place].state;
-    struct mpshm__sleep sleep =
-        mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+    struct mpshm__sleep sleep = mpshm__sleep_for(timeout_ns);
     int rc = 0;
 
     mpshm__sync_spin(&c->sync, was_woken, state, 0, sleep.until);

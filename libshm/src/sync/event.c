@@ -50,7 +50,7 @@ int mpshm_event_wait(const mpshm_block *event, uint64_t timeout_ns)
 
     if (was & SET)
         return 0;
-    sleep = mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+    sleep = mpshm__sleep_for(timeout_ns);
     if (mpshm__sync_spin(event->data, was_set, state, begun, sleep.until))
         return 0;
     was = atomic_load(state);

@@ -51,7 +51,7 @@ static inline int lock(struct mpshm__session *session, struct mpshm__semaphore *
 
     if (__builtin_expect(rc == 0, 1))
         return 0;
-    rc = mpshm__guard_slow(session, &s->sync.word, flags);
+    rc = mpshm__guard_contended(session, &s->sync.word, flags);
     if (rc == MPSHM_OWNER_DIED) {
         undo(s);
         return 0;
@@ -145,7 +145,7 @@ int mpshm_semaphore_acquire(const mpshm_block *semaphore, int flags, uint64_t ti
     int rc, slept = 0;
 
     if (!(flags & MPSHM_NOWAIT)) {
-        sleep = mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+        sleep = mpshm__sleep_for(timeout_ns);
         /* Before the first attempt, which says that a release has to wake somebody. */
         if (!has_unit(&s->value, 0))
             mpshm__sync_spin(&s->sync, has_unit, &s->value, 0, sleep.until);

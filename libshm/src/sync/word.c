@@ -38,7 +38,8 @@ int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t va
     if (err != -ETIMEDOUT)
         return 0;
     if (!last)
-        sleep->next = sleep->next * 2 < sleep->most ? sleep->next * 2 : sleep->most;
+        sleep->next =
+            sleep->next * 2 < MPSHM__LONGEST_SLEEP_NS ? sleep->next * 2 : MPSHM__LONGEST_SLEEP_NS;
     return 1;
 }
 
@@ -111,7 +112,7 @@ int mpshm__word_wait(struct mpshm__session *session, struct mpshm__sync *sync, u
     }
 }
 
-int mpshm__guard_slow(struct mpshm__session *session, _Atomic uint32_t *word, int flags)
+int mpshm__guard_contended(struct mpshm__session *session, _Atomic uint32_t *word, int flags)
 {
     enum { SPINS = 200, FIRST_NS = 50000, LONGEST_NS = 5000000 };
     uint32_t me = mpshm__me(session);

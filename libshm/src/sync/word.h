@@ -42,26 +42,32 @@ int mpshm__word_wait(struct mpshm__session *session, struct mpshm__sync *sync, u
 /* The guard of a structure, a word that is held for some nanoseconds. Nobody is woken when it
  * becomes free, so giving it back is one plain store. 0 or MPSHM_OWNER_DIED; with MPSHM_NOWAIT also
  * -EBUSY, after some attempts. */
-int mpshm__guard_slow(struct mpshm__session *session, _Atomic uint32_t *word, int flags);
+int mpshm__guard_contended(struct mpshm__session *session, _Atomic uint32_t *word, int flags);
 static inline int mpshm__guard(struct mpshm__session *session, _Atomic uint32_t *word, int flags)
 {
-    return mpshm__word_try(word, mpshm__me(session)) == 0 ? 0
-                                                          : mpshm__guard_slow(session, word, flags);
+    return mpshm__word_try(word, mpshm__me(session)) == 0
+               ? 0
+               : mpshm__guard_contended(session, word, flags);
 }
 static inline void mpshm__unguard(_Atomic uint32_t *word)
 {
     atomic_store_explicit(word, 0, memory_order_release);
 }
 
-/* How long one sleep may take, in nanoseconds: it begins small and doubles, up to `most`. A wake-up
+/* How long one sleep may take, in nanoseconds: it begins small and doubles, up to the longest. A wake-up
  * is lost with the process that had to make it, so no sleep is unbounded. */
 struct mpshm__sleep {
-    uint64_t next, most, until;
+    uint64_t next, until;
 };
 enum { MPSHM__FIRST_SLEEP_NS = 2000000, MPSHM__LONGEST_SLEEP_NS = 100000000 };
 static inline struct mpshm__sleep mpshm__sleep_until(uint64_t until)
 {
-    return (struct mpshm__sleep){MPSHM__FIRST_SLEEP_NS, MPSHM__LONGEST_SLEEP_NS, until};
+    return (struct mpshm__sleep){MPSHM__FIRST_SLEEP_NS, until};
+}
+static inline struct mpshm__sleep mpshm__sleep_for(uint64_t timeout_ns)
+{
+    return mpshm__sleep_until(timeout_ns == 0 ? 1
+                                              : mpshm__deadline(timeout_ns)); /* 0 is no limit */
 }
 /* Sleep while `*word` is `value`: 0 after a wake-up, 1 when it is time to look for the dead,
  * -ETIMEDOUT or -EINTR. */

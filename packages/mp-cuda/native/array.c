@@ -55,8 +55,10 @@ static const known_dtype *numbers_of(PyObject *dtype)
     known_dtype made = {Py_NewRef(dtype), (uint16_t)bits, (uint16_t)lanes, (uint8_t)code,
                         (uint8_t)is_plain};
     if (!ok || bits < 0 || bits > UINT16_MAX || lanes < 0 || lanes > UINT16_MAX) {
+        if (ok)
+            PyErr_Format(PyExc_ValueError, "an element of %R is too large to be sent", dtype);
         Py_DECREF(dtype);
-        return ok ? (const known_dtype *)mp_damaged("its element type is too large") : NULL;
+        return NULL;
     }
     return add(sent, &sent_count, made);
 }
@@ -93,7 +95,7 @@ static int64_t itemsize_in(PyObject *dtype)
 
     Py_XDECREF(itemsize);
     if (nbytes < 0 && !PyErr_Occurred())
-        mp_damaged("its element type has a negative size");
+        PyErr_Format(PyExc_ValueError, "%R has a negative itemsize", dtype);
     return nbytes;
 }
 
@@ -118,7 +120,7 @@ int mp_describe_array(const mp_array *array, mp_described *to)
     if (dtype == NULL)
         return -1;
     if (nd > MP_AXES) {
-        PyErr_Format(PyExc_ValueError, "an array with %zd axes cannot be sent, but one with %d", nd,
+        PyErr_Format(PyExc_ValueError, "an array with %zd axes cannot be sent; %d is the most", nd,
                      MP_AXES);
         return -1;
     }

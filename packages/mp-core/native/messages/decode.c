@@ -326,15 +326,13 @@ static int is_name_next(const mp_reader *from)
     return at < from->end && *at == 0x93;
 }
 
-/* A number, or the object of a codec, whose pickle begins with a name. */
+/* A long number, or the object of a codec, whose pickle begins with a name. */
 static PyObject *read_object(mp_reader *from)
 {
     int64_t value;
 
     if (*from->at != 0x8c)
-        return mp_take_number(from, &value) ? PyLong_FromLongLong(value)
-               : *from->at == 0x8a          ? take_long(from)
-                                            : NULL;
+        return mp_take_number(from, &value) ? PyLong_FromLongLong(value) : take_long(from);
     if (!is_name_next(from))
         return NULL;
     PyObject *object = mp_read_by_codec(from);

@@ -278,20 +278,11 @@ PyObject *mp_read_large(mp_reader *from)
     return made;
 }
 
-static int name(PyObject *module, const char *function, mp_global *to)
-{
-    PyObject *rebuilds = PyObject_GetAttrString(module, function);
-    int rc = rebuilds == NULL ? -1 : mp_make_global(to, rebuilds);
-
-    Py_XDECREF(rebuilds);
-    return rc;
-}
-
 int mp_setup_large_bytes(PyObject *module)
 {
-    return name(module, "rebuild_bytes", &of_bytes) < 0 ||
-                   name(module, "rebuild_bytearray", &of_bytearray) < 0 ||
-                   name(module, "rebuild_str", &of_str) < 0
+    return mp_find_global(&of_bytes, module, "rebuild_bytes") < 0 ||
+                   mp_find_global(&of_bytearray, module, "rebuild_bytearray") < 0 ||
+                   mp_find_global(&of_str, module, "rebuild_str") < 0
                ? -1
                : 0;
 }

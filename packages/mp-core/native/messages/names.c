@@ -73,10 +73,10 @@ static PyObject *text_of(PyObject *object, PyObject *name)
     return found;
 }
 
-/* What the name leads to; NULL without an exception if it leads nowhere. */
-static PyObject *found_in(PyObject *from, PyObject *name, int has_dot)
+/* What the name leads to, perhaps with dots; NULL without an exception if it leads nowhere. */
+static PyObject *found_in(PyObject *from, PyObject *name)
 {
-    if (!has_dot) {
+    if (PyUnicode_FindChar(name, '.', 0, PyUnicode_GetLength(name), 1) < 0) {
         PyObject *found = PyObject_GetAttr(from, name);
         if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
             PyErr_Clear();
@@ -85,7 +85,7 @@ static PyObject *found_in(PyObject *from, PyObject *name, int has_dot)
     PyObject *dot = PyUnicode_FromString("."), *parts = dot ? PyUnicode_Split(name, dot, -1) : NULL;
     PyObject *found = parts ? Py_NewRef(from) : NULL;
     for (Py_ssize_t i = 0; found != NULL && i < PyList_Size(parts); i++) {
-        PyObject *next = found_in(found, PyList_GetItem(parts, i), 0);
+        PyObject *next = found_in(found, PyList_GetItem(parts, i));
         Py_DECREF(found);
         found = next;
     }
@@ -98,7 +98,8 @@ static PyObject *found_in(PyObject *from, PyObject *name, int has_dot)
 static PyObject *main_file, *main_spec;
 static const void *main_dict;
 
-/* 1 if main_module.py says so. It is asked again when the main module has another file. */
+/* 1 if main_module.py says so. It is asked again when the main module has another file or
+ * spec. */
 static int main_can_be_imported(void)
 {
     PyObject *modules = PyImport_GetModuleDict();
@@ -255,9 +256,8 @@ static int leads_to(PyObject *thing, PyObject *module, PyObject *name)
     PyObject *from = modules ? PyDict_GetItemWithError(modules, module) : NULL;
     if (from == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    Py_ssize_t end = PyUnicode_GetLength(name);
     Py_INCREF(from);
-    PyObject *found = found_in(from, name, PyUnicode_FindChar(name, '.', 0, end, 1) >= 0);
+    PyObject *found = found_in(from, name);
     Py_DECREF(from);
     Py_XDECREF(found);
     return found == thing ? 1 : PyErr_Occurred() ? -1 : 0;
@@ -310,6 +310,15 @@ int mp_make_global(mp_global *to, PyObject *function)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+int mp_find_global(mp_global *to, PyObject *module, const char *name)
+{
+    PyObject *function = PyObject_GetAttrString(module, name);
+    int rc = function == NULL ? -1 : mp_make_global(to, function);
+
+    Py_XDECREF(function);
+    return rc;
+}
+
 int mp_put_name(mp_writer *to, PyObject *thing)
 {
     PyObject *reducer = mp_reducer_of(Py_TYPE(thing));
@@ -359,8 +368,7 @@ PyObject *mp_find_name(PyObject *module, PyObject *name)
     Py_XDECREF(none);
     if (from == NULL)
         return NULL;
-    int has_dot = PyUnicode_FindChar(name, '.', 0, PyUnicode_GetLength(name), 1) >= 0;
-    PyObject *found = found_in(from, name, has_dot);
+    PyObject *found = found_in(from, name);
     if (found == NULL && !PyErr_Occurred())
         PyErr_Format(PyExc_AttributeError, "Can't get attribute %R on %R", name, from);
     Py_DECREF(from);

@@ -15,6 +15,7 @@ int mp_unpickler_is_standard(void);
 int mp_put_name(mp_writer *to, PyObject *thing);
 /* The same as bytes, for a function of ours that is written often. 0, or -1 with an exception. */
 int mp_make_global(mp_global *to, PyObject *function);
+int mp_find_global(mp_global *to, PyObject *module, const char *name);
 /* Import the module and return what the name leads to; NULL, perhaps without an exception. */
 PyObject *mp_find_name(PyObject *module, PyObject *name);
 

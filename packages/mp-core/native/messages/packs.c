@@ -24,20 +24,11 @@
 
 static mp_global rebuilds_pack, rebuilds_block; /* rebuild_copy, rebuild_block */
 
-static int set_up(PyObject *module, const char *name, mp_global *to)
-{
-    PyObject *function = PyObject_GetAttrString(module, name);
-    int rc = function == NULL ? -1 : mp_make_global(to, function);
-
-    Py_XDECREF(function);
-    return rc;
-}
-
 int mp_setup_packs(PyObject *module)
 {
-    return set_up(module, "rebuild_copy", &rebuilds_pack) < 0
+    return mp_find_global(&rebuilds_pack, module, "rebuild_copy") < 0
                ? -1
-               : set_up(module, "rebuild_block", &rebuilds_block);
+               : mp_find_global(&rebuilds_block, module, "rebuild_block");
 }
 
 /* ---- writing ---- */

@@ -16,8 +16,6 @@ gets mp-core's context of the same start method, unless ``MP_CHANNEL=0`` turns t
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import os
 import struct
 import sys
@@ -32,6 +30,7 @@ from mp_core.installation.contexts import default_context
 from mp_core.sharing import forks
 from mp_core.sharing.backend import discard_unread
 from mp_core.system import machine
+from mp_core.system.imports import when_imported
 from mp_core.system.settings import channels_enabled
 
 _STANDARD = (context.DefaultContext, context.ForkContext, context.SpawnContext, context.ForkServerContext)
@@ -42,35 +41,11 @@ MODULE = "torch.utils.data.dataloader"
 
 def install() -> None:
     """Give DataLoader our queue, and let it drop batches that are left; at once, or when its module is imported."""
-    module = sys.modules.get(MODULE)
-    if hasattr(module, "_MultiProcessingDataLoaderIter"):
-        _replace(module)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    when_imported(MODULE, _replace)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for the import of DataLoader's module."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            execute = loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                _replace(module)
-
-            loader.exec_module = exec_module
-        return spec
-
-
-def _replace(module: Any) -> None:
-    kind = getattr(module, "_MultiProcessingDataLoaderIter", None)
+def _replace() -> None:
+    kind = getattr(sys.modules[MODULE], "_MultiProcessingDataLoaderIter", None)
     if kind is None or hasattr(kind, "_of_mp_torch"):
         return
     kind._of_mp_torch = True
@@ -96,7 +71,7 @@ def _replace(module: Any) -> None:
 
 
 def _with_our_queues(before: Any) -> Any:
-    """Return mp-core's context of the same start method, for none or one of multiprocessing; others stay."""
+    """Return mp-core's context of the same start method in place of None or multiprocessing's; any other unchanged."""
     chosen = sys.modules["torch.multiprocessing"] if before is None else before
     standard = before is None or type(before) in _STANDARD
     if not (standard and machine.has_libshm() and channels_enabled()):

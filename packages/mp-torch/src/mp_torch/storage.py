@@ -32,7 +32,7 @@ def can_move() -> bool:
     return can_swap and _count_users is not None and hasattr(torch.Tensor, "_use_count")
 
 
-def storage_over(block: Block, offset: int, nbytes: int) -> Any:
+def rebuild_storage(block: Block, offset: int, nbytes: int) -> Any:
     """Return the storage over these bytes of *block*; reaching beyond them is a `ValueError`."""
     address = block.address + offset
     storage = _functions.find_storage(address, nbytes)
@@ -43,6 +43,9 @@ def storage_over(block: Block, offset: int, nbytes: int) -> Any:
     storage = _frombuffer(block, dtype=_uint8, count=nbytes, offset=offset).untyped_storage()
     _functions.remember_storage(storage, address)
     return storage
+
+
+rebuild_storage.__module__ = "mp_torch"  # messages name it
 
 
 # ---- moving ----------------------------------------------------------------------------------------------------------
@@ -95,13 +98,6 @@ def _by_value(storage: Any) -> Any:
     return rebuild, (ctypes.string_at(storage.data_ptr(), nbytes),)
 
 
-def rebuild_storage(block: Block, offset: int, nbytes: int) -> Any:
-    return storage_over(block, offset, nbytes)
-
-
-rebuild_storage.__module__ = "mp_torch"
-
-
 def warn_by_value(nbytes: int, error: Exception) -> None:
     """Warn, the first time, that *nbytes* bytes are sent by value because of *error*."""
     warn_user(
@@ -147,7 +143,7 @@ def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
     if not size:
         return cls(0)
     try:
-        return storage_over(allocate(size, zeroed=False), 0, size)
+        return rebuild_storage(allocate(size, zeroed=False), 0, size)
     except (MemoryError, OSError) as error:
         warn_by_value(size, error)
         return cls(size)

@@ -22,7 +22,7 @@ import torch
 
 from mp_core.memory.block import Block
 from mp_core.sharing.backend import by_value
-from mp_torch.storage import place_of, storage_over, warn_by_value
+from mp_torch.storage import place_of, rebuild_storage, warn_by_value
 
 _strided = torch.strided
 
@@ -65,7 +65,7 @@ def reduce_tensor(tensor: Any) -> Any:
 
 def rebuild_whole(block: Block, dtype: Any, shape: tuple[int, ...]) -> Any:
     """Rebuild a contiguous tensor that is all of its storage, and all of *block*."""
-    storage = storage_over(block, 0, block.nbytes)
+    storage = rebuild_storage(block, 0, block.nbytes)
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape)  # whatever the default device is
 
 
@@ -81,7 +81,7 @@ def rebuild_tensor(
     neg: bool,
 ) -> Any:
     """Rebuild a tensor over a block. A handle that reaches beyond it is a `ValueError` or a `RuntimeError`."""
-    storage = torch.UntypedStorage(0, device="cpu") if place is None else storage_over(*place)
+    storage = torch.UntypedStorage(0, device="cpu") if place is None else rebuild_storage(*place)
     # torch checks bounds only for storage that cannot grow; memory of a block cannot.
     tensor: Any = torch.empty(0, dtype=dtype, device="cpu").set_(storage, start, shape, strides)
     if conj:

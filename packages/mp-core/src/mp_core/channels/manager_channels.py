@@ -98,18 +98,19 @@ def _client(address: Any, family: str | None = None, authkey: bytes | None = Non
     return ours
 
 
-def _receive_channel(client: Any, side: int, readable: bool, writable: bool) -> Any:
+def _receive_channel(conn: Any, side: int, readable: bool, writable: bool) -> Any:
+    """Receive the two descriptors of a channel over *conn* and open it; `OSError` if they do not arrive."""
     # The descriptors are closed if a signal handler raises before `open_channel`, which is C, has taken them.
     received: list[Any] = []
     try:
         try:
-            carrier = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(client.fileno()))
+            carrier = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(conn.fileno()))
             try:
                 received = carrier.recvmsg(1, _ROOM, socket.MSG_CMSG_CLOEXEC)[1]
             finally:
                 carrier.close()
         except OSError:
-            os.read(client.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
+            os.read(conn.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
             raise
         fds = _descriptors(received)
         if len(fds) != 2:

@@ -52,7 +52,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-# Definitions contain types of Python itself.
+# The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
 _SINGLETONS = (type(None), type(...), type(NotImplemented))
 

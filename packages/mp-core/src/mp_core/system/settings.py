@@ -78,7 +78,7 @@ def parse_bytes(text: str) -> int:
         digits = f"{fraction:0<6}"[:6]
         nbytes = int(whole or 0) * unit + unit * int(digits) // 10**6
     if nbytes >= 2**64:
-        raise ValueError(f"{text!r} is not a number of bytes; give a value like 1073741824, 512MiB or 2G")
+        raise ValueError(f"{text!r} is not a number of bytes below 2**64; give a value like 1073741824, 512MiB or 2G")
     return nbytes
 
 

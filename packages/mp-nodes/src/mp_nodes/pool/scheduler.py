@@ -341,7 +341,6 @@ class NodeScheduler:
             case messages.GivenBack(numbers):
                 node.asked = False
                 self._queue.extendleft([node.tasks.pop(number) for number in numbers])
-                self._dispatch()
             case messages.Broken(error):
                 self.reason = self.reason or task_messages.load_error(error, RemoteTraceback)
             case messages.Done(outcomes, seconds):
@@ -367,9 +366,11 @@ class NodeScheduler:
             pid, seconds = detail
             return False, TaskTimeoutError(pid, seconds, name_of(task), task.position)
         pid, exitcode, out_of_memory = detail
-        return self._lost(task, WorkerLostError(pid, exitcode, name_of(task), task.position, out_of_memory, node.name))
+        return self._outcome_of_lost(
+            task, WorkerLostError(pid, exitcode, name_of(task), task.position, out_of_memory, node.name)
+        )
 
-    def _lost(self, task: Task, error: WorkerLostError) -> tuple[bool, Any] | None:
+    def _outcome_of_lost(self, task: Task, error: WorkerLostError) -> tuple[bool, Any] | None:
         """Return the outcome of a task whose worker is lost; None if it is repeated."""
         if task.retries > 0:
             task.retries -= 1
@@ -386,7 +387,7 @@ class NodeScheduler:
         ended = []
         for task in tasks:
             error = WorkerLostError(0, None, name_of(task), task.position, False, node.name, reason)
-            if (outcome := self._lost(task, error)) is not None:
+            if (outcome := self._outcome_of_lost(task, error)) is not None:
                 ended.append((task, outcome))
         if not self._told_to_end and all(each.lost for each in self._nodes):
             self.reason = WorkerLostError(0, None, "the tasks of the pool", 0, False, node.name, reason)

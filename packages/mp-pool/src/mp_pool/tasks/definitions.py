@@ -42,7 +42,12 @@ _MISSING = object()
 
 
 class Definitions:
-    """The definitions that a pool's tasks call; *share* announces a function, or returns None."""
+    """
+    Decides which functions without a name the workers of a pool keep: from the second task on, if nothing in them can
+    change.
+
+    *share* announces a function to the workers and returns what their tasks name, or None if it cannot be pickled.
+    """
 
     def __init__(self, share: Callable[[Any], SharedFunction | None]) -> None:
         self._share = share

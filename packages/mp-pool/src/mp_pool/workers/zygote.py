@@ -1,4 +1,4 @@
-"""`Zygote`: a process without threads that forks the workers which take the place of others.
+"""`Zygote`: a process without threads that forks every worker after the first ones.
 
 Note [Who forks]
 ----------------

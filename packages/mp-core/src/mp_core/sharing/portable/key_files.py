@@ -118,9 +118,6 @@ def _unlink_unused(key: bytes) -> None:
         segment = attach(key)
     except (OSError, ValueError):
         return  # it was unlinked before
-    segment.lock()
-    try:
+    with segment:
         if segment.is_left_to_its_users():
             segment.unlink_if_unused()
-    finally:
-        segment.unlock()

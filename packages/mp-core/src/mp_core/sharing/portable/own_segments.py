@@ -137,12 +137,9 @@ class OwnSegments:
             for each in list(group):
                 if each.cells == 1:
                     self._forget(size, each)
-                    each.lock()
-                    try:
+                    with each:
                         each.set_flag(KEPT, False)
                         each.unlink_if_unused()
-                    finally:
-                        each.unlock()
 
     def _forget(self, size: int, gone: Segment) -> None:
         self._by_size[size].remove(gone)

@@ -218,13 +218,10 @@ def _release(hold: Hold) -> None:
         return
     del _holds[hold.segment.key, hold.cell]
     hold.segment.holds -= 1
-    hold.segment.lock()
-    try:
+    with hold.segment:
         if hold.segment.has(hold.index, hold.token):
             hold.segment.drop(hold.index)
         _leave_to_users(hold.segment)
-    finally:
-        hold.segment.unlock()
 
 
 def _leave_to_users(segment: Segment) -> None:
@@ -289,12 +286,9 @@ def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> Any:
             segment, cell, used_before = with_descriptors(_own.cell, nbytes)
             if segment.key not in _segments:
                 _know(segment)
-            segment.lock()
-            try:
+            with segment:
                 segment.sizes[cell], segment.counts[cell] = nbytes, 0
                 hold = Hold(segment, cell, *segment.add(cell, os.getpid(), segments.new_token()))
-            finally:
-                segment.unlock()
             _holds[segment.key, cell] = hold
             buffer = _buffer_of(kind, hold)
     except OverflowError:
@@ -336,7 +330,7 @@ _COPY = 1
 
 
 def make_handle(block: Any, is_copy: bool) -> bytes:
-    """Make the in-flight reference of a message to a block; return its handle."""
+    """Return the handle of a new message, whose entry in the segment keeps the block until it is received."""
     hold = block._allocated()
     with _Work(hold.segment):
         try:
@@ -373,8 +367,7 @@ def receive(kind: type, handle: bytes) -> Any:
             if _lingering:
                 _unmap_received()
             segment = _segment_of(handle)
-            segment.lock()
-            try:
+            with segment:
                 if not (segment.has(index, token) and segment.is_in_flight(index)):
                     _leave_to_users(segment)
                     return -errno.ESTALE
@@ -385,8 +378,6 @@ def receive(kind: type, handle: bytes) -> Any:
                 else:
                     segment.hand_over(index, os.getpid())
                     hold = _holds[segment.key, cell] = Hold(segment, cell, index, token)
-            finally:
-                segment.unlock()
             return _buffer_of(kind, hold)
     except ValueError:
         return -errno.EBADMSG
@@ -431,13 +422,10 @@ def discard(handle: bytes) -> None:
     try:
         with _Work():
             segment = _segment_of(handle)
-            segment.lock()
-            try:
+            with segment:
                 if segment.has(index, token) and segment.is_in_flight(index):
                     segment.drop(index)
                 _leave_to_users(segment)
-            finally:
-                segment.unlock()
     except (OSError, ValueError):
         pass  # the segment is gone
 
@@ -578,11 +566,8 @@ def _before_fork() -> None:
     pid, token = os.getpid(), segments.new_token()
     for segment, holds in by_segment.items():
         try:
-            segment.lock()
-            try:
+            with segment:
                 _for_child.extend((hold, *segment.add(hold.cell, pid, token)) for hold in holds)
-            finally:
-                segment.unlock()
         except (OverflowError, OSError):
             segment.set_flag(PINNED, True)  # nobody can know any more who has it
     _working = False

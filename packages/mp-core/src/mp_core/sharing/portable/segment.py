@@ -146,6 +146,12 @@ class Segment:
     def unlock(self) -> None:
         _locks.release(self.lock_number)
 
+    def __enter__(self) -> None:
+        self.lock()
+
+    def __exit__(self, *error: object) -> None:
+        self.unlock()
+
     # ---- the table ----
 
     def add(self, cell: int, pid: int, token: int) -> tuple[int, int]:
