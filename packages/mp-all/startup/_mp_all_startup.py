@@ -36,7 +36,7 @@ import sys
 import threading
 from importlib.machinery import ModuleSpec, PathFinder
 
-TYPE_CHECKING = False  # importing typing takes longer than all the rest
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType

@@ -21,7 +21,7 @@ if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which star
 
     _runner.run_early()
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:  # before multiprocessing's: to mypy the first declaration of a name counts
     from mp_core.channels.coroutine_types import JoinableQueue as JoinableQueue
     from mp_core.channels.coroutine_types import Pipe as Pipe

@@ -27,7 +27,7 @@ from mp_core.installation.install import install as install
 from mp_core.system import imports as _imports
 from mp_core.system import settings as _settings
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     # A type checker knows the modules after `import multiprocessing`, so it must know them here.
     from multiprocessing import connection as connection

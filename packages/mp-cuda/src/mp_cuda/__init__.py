@@ -15,7 +15,7 @@ import importlib as _importlib
 
 from mp_core import __version__ as __version__
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mp_cuda.arrays.array import DeviceArray, empty, from_host
     from mp_cuda.arrays.dtype import DType

@@ -11,7 +11,7 @@ mp-spawn and mp-pool find this package by its entry points, when ``engine=`` or 
 # Imports that are not public have an underscore.
 import importlib as _importlib
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mp_core import __version__ as __version__
     from mp_nodes.driver.engine_context import EngineContext

@@ -19,7 +19,7 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
 from mp_pool.scheduling.unopened import Unopened
 from mp_pool.tasks.task import Delivery, Outcome, Task, cancelled, report
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

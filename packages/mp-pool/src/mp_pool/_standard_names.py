@@ -14,7 +14,7 @@ from mp_pool.scheduling.scheduler import CLOSED
 from mp_pool.scheduling.unopened import imports_under_way
 from mp_pool.tasks.task import Outcome, Task
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

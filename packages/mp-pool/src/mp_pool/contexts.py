@@ -7,7 +7,7 @@ from multiprocessing.context import BaseContext
 
 from mp_core.system import imports
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from multiprocessing import context
     from typing import Any, ClassVar, Literal, overload

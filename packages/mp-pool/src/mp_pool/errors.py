@@ -6,7 +6,7 @@ import signal
 from multiprocessing import ProcessError
 from multiprocessing import TimeoutError as ResultTimeoutError
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -36,7 +36,7 @@ from mp_pool.tasks.task import Outcome, Task
 from mp_pool.tasks.task_options import HasOptions, TaskOptions
 from mp_pool.workers.settings_of_workers import settings_for
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 

@@ -15,7 +15,7 @@ process.
 import importlib as _importlib
 import os as _os
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mp_core import __version__ as __version__
     from mp_core.children.random_streams import rng

@@ -33,7 +33,7 @@ from mp_core.children import child_descriptors
 from mp_core.sharing import backend, by_value
 from mp_core.system import imports
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -46,7 +46,7 @@ from mp_core.system.errors import user_line, warn_user
 from mp_core.system.fan_out import declare_one_receiver
 from mp_core.system.handler_errors import is_of_handler
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

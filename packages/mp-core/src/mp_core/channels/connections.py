@@ -20,7 +20,7 @@ from mp_core.sharing import by_value, forks
 from mp_core.sharing.backend import plain_data, sent
 from mp_core.system import fan_out, machine
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

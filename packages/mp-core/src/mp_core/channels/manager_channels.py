@@ -39,7 +39,7 @@ from mp_core.channels import channel_connections
 from mp_core.sharing import backend, by_value
 from mp_core.system.handler_errors import is_of_handler
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

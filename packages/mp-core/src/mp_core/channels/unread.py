@@ -40,7 +40,7 @@ import threading
 from mp_core.sharing import forks
 from mp_core.sharing.backend import discard_unread
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     pass
 

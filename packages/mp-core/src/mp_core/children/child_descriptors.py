@@ -42,7 +42,7 @@ from multiprocessing.process import _children  # type: ignore[attr-defined]
 from mp_core.children import passed_descriptors
 from mp_core.sharing import backend
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterable, Sequence
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal
 

@@ -35,7 +35,7 @@ from mp_core.children import child_descriptors
 from mp_core.sharing import backend, message_timeout, strategy
 from mp_core.system import imports, packages
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -38,7 +38,7 @@ from multiprocessing import get_all_start_methods, get_start_method, process
 from types import FunctionType
 from weakref import ref
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType

@@ -19,7 +19,7 @@ import socket
 from array import array
 from collections.abc import Sequence
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -11,7 +11,7 @@ import operator
 import os
 from collections.abc import Iterable
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

@@ -11,7 +11,7 @@ import atexit
 
 from mp_core.system import machine
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -37,7 +37,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core.system import imports, machine, packages, reducers, settings
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

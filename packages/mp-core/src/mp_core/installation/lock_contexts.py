@@ -10,7 +10,7 @@ from multiprocessing.context import BaseContext
 
 from mp_core.system import imports
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

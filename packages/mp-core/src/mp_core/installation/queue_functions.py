@@ -8,7 +8,7 @@ from multiprocessing import context
 
 from mp_core.system import imports
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

@@ -23,7 +23,7 @@ from mp_core.sharing.backend import check, condition_notify, ffi, lib, recorders
 from mp_core.system import exit_status
 from mp_core.system.fan_out import declare_one_receiver
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from multiprocessing import synchronize
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

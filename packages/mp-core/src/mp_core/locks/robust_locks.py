@@ -13,7 +13,7 @@ from mp_core.locks import sync
 from mp_core.sharing.backend import SemLock, lib
 from mp_core.system.fan_out import declare_one_receiver
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

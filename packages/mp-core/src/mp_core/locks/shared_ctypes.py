@@ -12,7 +12,7 @@ from mp_core.locks.sync import assert_travels, handle_of, receive
 from mp_core.memory.block import Block, allocate
 from mp_core.sharing import backend
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -16,7 +16,7 @@ from mp_core.sharing import backend, strategy
 from mp_core.sharing.backend import ffi, lib, rebuild_block, sync_handle
 from mp_core.system.errors import OwnerDiedWarning, SharedMemoryWarning, user_stack_level, warn_user
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

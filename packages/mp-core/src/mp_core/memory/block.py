@@ -21,7 +21,7 @@ from mp_core.system import settings
 from mp_core.system.errors import NO_MANAGER
 from mp_core.system.fan_out import declare_one_receiver
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 

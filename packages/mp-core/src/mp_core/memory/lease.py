@@ -31,7 +31,7 @@ from mp_core.sharing.process_control import set_thread_name
 from mp_core.system.fan_out import declare_one_receiver
 from mp_core.system.weak_sets import members
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 

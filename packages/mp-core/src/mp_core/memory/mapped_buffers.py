@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import weakref
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Iterable, Sequence

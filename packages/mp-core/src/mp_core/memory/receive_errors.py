@@ -13,7 +13,7 @@ from mp_core.sharing.failed_calls import failed_call
 from mp_core.system import settings
 from mp_core.system.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 

@@ -12,7 +12,7 @@ from mp_core.memory import block
 from mp_core.sharing import backend
 from mp_core.system.errors import warn_sent_by_value
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -10,7 +10,7 @@ from mp_core.memory.block import Block, Copied, allocate, block_at
 from mp_core.sharing import backend
 from mp_core.system.errors import warn_sent_by_value
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pickle import PickleBuffer
 

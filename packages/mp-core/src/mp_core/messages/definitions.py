@@ -48,7 +48,7 @@ from mp_core.children.main_module import (
 )
 from mp_core.system.pickled_call import PickledCall
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -21,7 +21,7 @@ from mp_core.messages import standard_pools
 from mp_core.sharing import backend
 from mp_core.system.errors import ReceiveError
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -11,7 +11,7 @@ import sys
 from mp_core.sharing import backend
 from mp_core.system.pickled_call import PickledCall
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

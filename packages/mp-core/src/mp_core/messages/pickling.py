@@ -63,7 +63,7 @@ from mp_core.system import imports, reducers
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

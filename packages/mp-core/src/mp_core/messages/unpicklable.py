@@ -12,7 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core.sharing import backend
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

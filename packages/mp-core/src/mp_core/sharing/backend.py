@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mp_core.system import machine
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from mp_core.sharing.compiled import *  # noqa: F403

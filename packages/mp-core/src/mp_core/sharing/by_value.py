@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from mp_core.sharing import backend
 from mp_core.system import settings
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -14,7 +14,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
 from mp_core._version import __version__
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

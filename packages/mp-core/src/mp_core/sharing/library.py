@@ -10,7 +10,7 @@ import os
 
 from mp_core._libshm import ffi, lib
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

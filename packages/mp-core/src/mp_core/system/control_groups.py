@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     Path = str | os.PathLike[str]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from mp_core.system.imports import load as _load
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -10,7 +10,7 @@ import functools
 import sys
 from multiprocessing.process import BaseProcess
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal
 

@@ -34,7 +34,7 @@ import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-TYPE_CHECKING = False  # importing typing takes longer than all of this module
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from weakref import ref
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from mp_core.system import imports
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mp_core.timeline.recorder import name_process as name_process
     from mp_core.timeline.recording import recover as recover

@@ -25,7 +25,7 @@ from mp_core.sharing import backend, forks
 from mp_core.system.pickled_call import PickledCall
 from mp_core.timeline import events as kinds
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

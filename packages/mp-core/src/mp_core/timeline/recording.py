@@ -28,7 +28,7 @@ from mp_core.sharing import backend
 from mp_core.system import machine
 from mp_core.timeline import memory, recorder
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 

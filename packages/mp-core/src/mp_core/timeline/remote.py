@@ -24,7 +24,7 @@ from mp_core.sharing import backend
 from mp_core.system import machine
 from mp_core.timeline import events, recorder
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

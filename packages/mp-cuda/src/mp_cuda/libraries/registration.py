@@ -15,7 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core.sharing import backend
 from mp_core.system import imports, packages
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -39,7 +39,7 @@ from mp_pool.workers.worker import Worker
 from mp_pool.workers.worker_main import Settings
 from mp_pool.workers.zygote import Zygote
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

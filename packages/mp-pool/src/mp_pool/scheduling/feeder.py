@@ -10,7 +10,7 @@ from mp_pool.scheduling.scheduler import CLOSED, Scheduler
 from mp_pool.tasks.task import Task
 from mp_pool.tasks.task_messages import RICH
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -8,7 +8,7 @@ import warnings
 from mp_core.sharing.backend import TryLock
 from mp_core.system.errors import user_stack_level
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

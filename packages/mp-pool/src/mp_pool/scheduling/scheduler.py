@@ -52,7 +52,7 @@ from mp_pool.tasks.task import Delivery, Task, TaskSource, abort_all, cancelled,
 from mp_pool.workers.worker import Worker
 from mp_pool.workers.worker_main import Settings
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

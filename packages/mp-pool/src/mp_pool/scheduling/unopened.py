@@ -41,7 +41,7 @@ from mp_core.messages.standard_pools import Outline
 from mp_pool.tasks import task_messages
 from mp_pool.tasks.task_messages import DONE, FAILED, RICH
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -23,7 +23,7 @@ from mp_pool.workers.task_rings import TaskSocket
 from mp_pool.workers.worker import Worker
 from mp_pool.workers.worker_main import Settings
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

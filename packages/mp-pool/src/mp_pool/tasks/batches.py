@@ -18,7 +18,7 @@ from mp_pool.tasks.function_cache import FunctionReference
 from mp_pool.tasks.task import Item, Task
 from mp_pool.tasks.task_messages import FUNCTIONS, is_mapper, is_plain
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -26,7 +26,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from mp_core.children.main_module import has_name, main_can_be_imported
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any

@@ -23,7 +23,7 @@ from mp_core.messages.pickling import pickled_for_task
 from mp_core.sharing.backend import TryLock, discard, reference_of
 from mp_pool.tasks import task_messages
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from operator import length_hint
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any

@@ -17,7 +17,7 @@ from multiprocessing.resource_sharer import DupFd
 from mp_core.messages.standard_pools import Blank, Outline, outline
 from mp_core.sharing.backend import load_out_of_band, rebuild_copy
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

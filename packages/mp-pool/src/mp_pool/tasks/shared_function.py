@@ -43,7 +43,7 @@ from mp_pool.tasks import task_messages
 from mp_pool.tasks.function_cache import FunctionReference, own_object
 from mp_pool.tasks.in_flight import Handles, dump_tracked
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -28,7 +28,7 @@ from mp_pool.tasks.in_flight import Handles, dump_tracked, forget, release
 from mp_pool.tasks.mappers import starmap_chunk
 from mp_pool.tasks.task_options import DEFAULTS, TaskOptions
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Protocol
 

@@ -16,7 +16,7 @@ from mp_core.sharing.backend import is_of_atoms, plain_data, plain_loads, record
 from mp_pool.tasks.function_cache import FunctionReference
 from mp_pool.tasks.mappers import map_chunk, starmap_chunk, take_failed
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

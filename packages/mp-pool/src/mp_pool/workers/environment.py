@@ -24,7 +24,7 @@ import warnings
 
 from mp_core.system.pickled_call import PickledCall
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

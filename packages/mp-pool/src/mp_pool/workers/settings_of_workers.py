@@ -10,7 +10,7 @@ from mp_pool.workers.environment import for_threads
 from mp_pool.workers.notebook import is_notebook
 from mp_pool.workers.worker_main import Settings
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -32,7 +32,7 @@ from mp_core.sharing import backend
 from mp_core.sharing.backend import LONGEST
 from mp_pool.tasks.task_messages import BEGUN, HEADER
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

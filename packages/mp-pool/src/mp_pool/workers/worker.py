@@ -39,7 +39,7 @@ from mp_pool.workers.task_rings import TaskSocket, WorkerEnds, make_task_ring
 from mp_pool.workers.worker_main import Settings, work
 from mp_pool.workers.zygote import Zygote, ZygotePopen
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

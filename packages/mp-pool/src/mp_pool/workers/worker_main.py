@@ -18,7 +18,7 @@ from mp_pool.workers.memory import private_bytes
 from mp_pool.workers.own_index import set_worker_index
 from mp_pool.workers.task_rings import WorkerEnds  # a worker receives one: the fork server has its module by this
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 

@@ -51,7 +51,7 @@ from mp_pool.workers.stdin import left_alone
 from mp_pool.workers.task_rings import WorkerEnds, socket_pair
 from mp_pool.workers.worker_main import Settings, work
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn

@@ -20,7 +20,7 @@ from multiprocessing import process
 from mp_core.sharing.portable.segment import KEY_SIZE, attach, system
 from mp_core.system import settings
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -11,7 +11,7 @@ from pickle import PickleBuffer
 
 from mp_core.sharing.portable.messages import by_value, tracked_copy
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from mp_core.sharing.portable import references
 from mp_core.system import reducers
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 

@@ -42,7 +42,7 @@ from mp_core.sharing.portable import segment as segments
 from mp_core.sharing.portable.own_segments import OwnSegments
 from mp_core.sharing.portable.segment import KEPT, KEY_SIZE, LEAVING, PINNED, Byte, Segment, with_descriptors
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
