@@ -26,6 +26,70 @@ typedef struct {
     PyObject_HEAD mpshm_block block;
 } mp_buffer;
 
+/* ---- functions, types and exceptions of a module ---- */
+
+/* An entry of a table of functions. */
+#define MP_FUNCTION(name, flags, signature, text)                                                  \
+    {#name, (PyCFunction)(void (*)(void))name, flags, #name signature "\n--\n\n" text}
+
+/* Add a type with a dotted name: a new reference; NULL with an exception. */
+static inline PyObject *mp_add_type(PyObject *module, const char *name, size_t nbytes,
+                                    unsigned flags, PyType_Slot *slots)
+{
+    PyType_Spec spec = {name, (int)nbytes, 0, Py_TPFLAGS_DEFAULT | flags, slots};
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+
+    if (type != NULL && PyModule_AddType(module, (PyTypeObject *)type) < 0)
+        Py_CLEAR(type);
+    return type;
+}
+enum { MP_ONLY_HERE = Py_TPFLAGS_DISALLOW_INSTANTIATION }; /* only C code makes them */
+
+/* Make an object of a type, of zeros; and free one that is no longer tracked. */
+static inline void *mp_new(void *type)
+{
+    return PyType_GenericAlloc(type, 0);
+}
+
+static inline void mp_free(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+/* An exception that is set aside meanwhile, or none. */
+typedef struct {
+    PyObject *type, *value, *traceback;
+} mp_error;
+
+static inline mp_error mp_set_aside(void)
+{
+    mp_error error;
+
+    PyErr_Fetch(&error.type, &error.value, &error.traceback);
+    return error;
+}
+
+static inline void mp_put_back(const mp_error *error)
+{
+    PyErr_Restore(error->type, error->value, error->traceback);
+}
+
+/* The exception that was raised: a new reference, with its traceback. */
+static inline PyObject *mp_raised(void)
+{
+    mp_error error = mp_set_aside();
+
+    PyErr_NormalizeException(&error.type, &error.value, &error.traceback);
+    if (error.traceback != NULL)
+        PyException_SetTraceback(error.value, error.traceback);
+    Py_XDECREF(error.type);
+    Py_XDECREF(error.traceback);
+    return error.value;
+}
+
 /* ---- small messages, written and read without a pickler ---- */
 
 enum { MP_FEW = 512 };

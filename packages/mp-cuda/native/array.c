@@ -322,7 +322,6 @@ static void array_dealloc(PyObject *op)
 static PyObject *get_stream(PyObject *op, void *unused)
 {
     uint64_t stream = ((mp_array *)op)->stream;
-    (void)unused;
     if (stream == 0)
         Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(stream);

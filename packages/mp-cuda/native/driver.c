@@ -291,13 +291,11 @@ static PyObject *end_these(PyObject *args, CUresult (**end)(uint64_t number))
 
 static PyObject *free_memory(PyObject *module, PyObject *args)
 {
-    (void)module;
     return end_these(args, &driver.free_memory);
 }
 
 static PyObject *destroy_events(PyObject *module, PyObject *args)
 {
-    (void)module;
     return end_these(args, &driver.destroy_event);
 }
 
@@ -305,7 +303,6 @@ static PyObject *synchronize(PyObject *module, PyObject *device)
 {
     long number = PyLong_AsLong(device);
     int is_idle = number == -1 && PyErr_Occurred() ? -1 : mp_device_is_idle((int)number);
-    (void)module;
 
     return is_idle < 0 ? NULL : PyBool_FromLong(is_idle);
 }

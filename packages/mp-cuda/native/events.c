@@ -51,7 +51,6 @@ void mp_forget_events(void)
 static PyObject *free_events(PyObject *module, PyObject *unused)
 {
     size_t count = 0;
-    (void)module, (void)unused;
 
     for (int i = 0; i < MP_DEVICES; i++)
         count += pools[i].count;
@@ -68,7 +67,6 @@ static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *names)
     PyObject *task = Py_None;
     Py_ssize_t nbytes;
     int device;
-    (void)names;
 
     if (!PyArg_ParseTuple(args, "iKy#|O:Event", &device, &number, &handle, &nbytes, &task))
         return NULL;
@@ -98,7 +96,6 @@ static void event_dealloc(PyObject *op)
 
 static PyObject *event_forget(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     Py_CLEAR(((mp_event *)op)->task);
     Py_RETURN_NONE;
 }

@@ -365,7 +365,6 @@ PyObject *mp_own_sent(uint64_t serial)
 static PyObject *own_sent(PyObject *module, PyObject *serial)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(serial);
-    (void)module;
 
     PyObject *both = PyErr_Occurred() ? NULL : mp_own_sent(number);
     if (both == NULL || both == Py_None)
@@ -380,7 +379,6 @@ static PyObject *export_object(PyObject *module, PyObject *object)
     mp_reference *export = mp_new_export();
     mp_source *source = export == NULL ? NULL : mp_keep(export, object, NULL, NULL);
     PyObject *offer = source == NULL ? NULL : mp_offer(export), *both = NULL;
-    (void)module;
 
     if (offer != NULL)
         both = Py_BuildValue("(KN)", (unsigned long long)export->serial, offer);
@@ -409,7 +407,6 @@ static PyObject *look_at_exports(PyObject *module, PyObject *args)
 {
     double before;
     int recall;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "pd:look_at_exports", &recall, &before))
         return NULL;
@@ -439,7 +436,6 @@ static PyObject *look_at_exports(PyObject *module, PyObject *args)
 static PyObject *live_exports(PyObject *module, PyObject *unused)
 {
     PyObject *sent = all(), *list = sent == NULL ? NULL : PyList_New(0);
-    (void)module, (void)unused;
 
     for (Py_ssize_t at = 0; list != NULL && at < PyList_Size(sent); at++) {
         const mp_reference *export = (mp_reference *)PyList_GetItem(sent, at);

@@ -35,7 +35,6 @@ void mp_leave_to(PyObject *queue, PyObject *object)
 static PyObject *set_hooks(PyObject *module, PyObject *args, PyObject *names)
 {
     Py_ssize_t left = names == NULL ? 0 : PyDict_Size(names);
-    (void)module, (void)args;
 
     for (size_t i = 0; left > 0 && i < sizeof(hooks) / sizeof(hooks[0]); i++) {
         PyObject *given = PyDict_GetItemString(names, hooks[i].name);

@@ -248,7 +248,6 @@ static PyObject *receive_table(PyObject *module, PyObject *args)
     PyObject *offers;
     const char *bytes;
     Py_ssize_t nbytes;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "Oy#:receive_table", &offers, &bytes, &nbytes))
         return NULL;
@@ -298,7 +297,6 @@ static PyObject *rebuild(PyObject *module, PyObject *args)
     PyObject *in, *kind = Py_None, *extra = NULL, *dtype = Py_None;
     const char *layout;
     Py_ssize_t nbytes;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "Oy#|OOO:rebuild", &in, &layout, &nbytes, &kind, &extra, &dtype))
         return NULL;

@@ -283,7 +283,6 @@ static PyObject *get_owner_alive(PyObject *op, void *unused)
 {
     const mp_received *self = (mp_received *)op;
     int lives = self->rest != NULL;
-    (void)unused;
 
     for (Py_ssize_t i = 0; lives && i < PyTuple_Size(self->rest->leases); i++)
         lives = mp_owner_lives((mp_reference *)PyTuple_GetItem(self->rest->leases, i));
@@ -550,7 +549,6 @@ static PyObject *close_dropped(PyObject *module, PyObject *args)
     char is_idle[MP_DEVICES] = {0};
     struct mp_dropped *rest;
     int wait, all;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "pp:close_dropped", &wait, &all))
         return NULL;
@@ -572,7 +570,6 @@ static PyObject *close_dropped(PyObject *module, PyObject *args)
 
 static PyObject *close_all(PyObject *module, PyObject *unused)
 {
-    (void)unused;
     is_closing = 1;
     for (size_t i = 0; i < sorted.count; i++)
         while (sorted.at[i]->received.next != &sorted.at[i]->received)
@@ -594,7 +591,6 @@ static Py_ssize_t length(const mp_link *list)
 
 static PyObject *count_mappings(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return Py_BuildValue("(nnn)", PyDict_Size(open_by_key) + length(&closing), length(&lingering),
                          length(&dropped));
 }
@@ -602,7 +598,6 @@ static PyObject *count_mappings(PyObject *module, PyObject *unused)
 static PyObject *set_linger(PyObject *module, PyObject *seconds)
 {
     double given = PyFloat_AsDouble(seconds);
-    (void)module;
 
     if (PyErr_Occurred())
         return NULL;

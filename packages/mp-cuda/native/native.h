@@ -6,42 +6,7 @@
 
 #include "mp_core.h"
 
-/* core.c: mp-core's table, copied when the module is imported. */
-extern mp_core_api mp_core;
-int mp_load_core(void);
-
-/* ---- functions and types of the module ---- */
-
-/* An entry of a table of functions. */
-#define MP_FUNCTION(name, flags, signature, text)                                                  \
-    {#name, (PyCFunction)(void (*)(void))name, flags, #name signature "\n--\n\n" text}
-
-/* Add a type with a name of `mp_cuda._native.`: a new reference; NULL with an exception. */
-static inline PyObject *mp_add_type(PyObject *module, const char *name, size_t nbytes,
-                                    unsigned flags, PyType_Slot *slots)
-{
-    PyType_Spec spec = {name, (int)nbytes, 0, Py_TPFLAGS_DEFAULT | flags, slots};
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-
-    if (type != NULL && PyModule_AddType(module, (PyTypeObject *)type) < 0)
-        Py_CLEAR(type);
-    return type;
-}
-enum { MP_ONLY_HERE = Py_TPFLAGS_DISALLOW_INSTANTIATION }; /* only C code makes them */
-
-/* Make an object of a type, of zeros; and free one that is no longer tracked. */
-static inline void *mp_new(PyObject *type)
-{
-    return PyType_GenericAlloc((PyTypeObject *)type, 0);
-}
-
-static inline void mp_free(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
-}
+extern mp_core_api mp_core; /* module.c: mp-core's table, copied when the module is imported */
 
 /* ---- hooks.c: what the C code calls or reads of the Python modules ---- */
 
@@ -173,24 +138,6 @@ int mp_read_layout(const void *layout, size_t nbytes, mp_layout *head);
 PyObject *mp_array_of(const mp_layout *head, const void *layout, uint64_t base, uint64_t size,
                       int device, PyObject *owner, PyObject *dtype);
 PyObject *mp_damaged(const char *what);
-
-/* An exception that is set aside meanwhile, or none. */
-typedef struct {
-    PyObject *type, *value, *traceback;
-} mp_error;
-
-static inline mp_error mp_set_aside(void)
-{
-    mp_error error;
-
-    PyErr_Fetch(&error.type, &error.value, &error.traceback);
-    return error;
-}
-
-static inline void mp_put_back(const mp_error *error)
-{
-    PyErr_Restore(error->type, error->value, error->traceback);
-}
 
 /* As time.monotonic(). */
 static inline double mp_now(void)

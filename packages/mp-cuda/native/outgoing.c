@@ -613,7 +613,6 @@ static int write_array(const mp_entry *entry, mp_writer *to)
 static PyObject *use_codec(PyObject *module, PyObject *args)
 {
     PyObject *type, *reducer;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "O!O:use_codec", &PyType_Type, &type, &reducer) ||
         mp_make_names() < 0)
@@ -645,7 +644,6 @@ static void take_all_back(PyObject *offers)
 
 static PyObject *take_back(PyObject *module, PyObject *offers)
 {
-    (void)module;
     if (!PyTuple_Check(offers))
         return PyErr_Format(PyExc_TypeError, "offers are a tuple, not %R", offers);
     take_all_back(offers);
@@ -658,7 +656,6 @@ static PyObject *export_alone(PyObject *module, PyObject *args)
     unsigned receivers;
     mp_described d;
     place at;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OIO:export_alone", &array, &receivers, &fallback))
         return NULL;

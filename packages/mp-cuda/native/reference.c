@@ -37,7 +37,6 @@ int mp_is_me(uint32_t pid, const void *nonce)
 
 static PyObject *process(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return Py_BuildValue("(Iy#)", mp_pid, mp_nonce, (Py_ssize_t)MP_NONCE);
 }
 
@@ -92,7 +91,6 @@ static PyObject *receive_reference(PyObject *module, PyObject *args)
     Py_ssize_t nbytes;
     PyObject *offers;
     unsigned pid;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OIy#:receive_reference", &offers, &pid, &nonce, &nbytes))
         return NULL;
@@ -220,21 +218,18 @@ static void reference_dealloc(PyObject *op)
 /* release() */
 static PyObject *release(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     mp_release((mp_reference *)op);
     Py_RETURN_NONE;
 }
 
 static PyObject *get_owner_alive(PyObject *op, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(mp_owner_lives((mp_reference *)op));
 }
 
 static PyObject *get_owner(PyObject *op, void *unused)
 {
     const mp_reference *self = (mp_reference *)op;
-    (void)unused;
     return Py_BuildValue("(Iy#)", self->pid, self->nonce, (Py_ssize_t)MP_NONCE);
 }
 

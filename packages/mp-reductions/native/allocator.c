@@ -40,7 +40,6 @@ static void *shared_malloc(void *ctx, size_t size)
 {
     void *at = size < MPSHM_HEAP_LEAST ? NULL : allocate(size, 0);
 
-    (void)ctx;
     return at != NULL ? at : lower->malloc(lower->ctx, size);
 }
 
@@ -49,7 +48,6 @@ static void *shared_calloc(void *ctx, size_t count, size_t size)
     size_t nbytes;
     void *at = NULL;
 
-    (void)ctx;
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
     if (nbytes >= MPSHM_HEAP_LEAST)
@@ -59,7 +57,6 @@ static void *shared_calloc(void *ctx, size_t count, size_t size)
 
 static void shared_free(void *ctx, void *at, size_t size)
 {
-    (void)ctx;
     if (!mp_core.heap_free(at))
         lower->free(lower->ctx, at, size);
 }
@@ -118,10 +115,8 @@ static PyObject *shared_capsule(void)
             return PyErr_Format(PyExc_ImportError, "unknown version %d of NumPy's memory handler",
                                 own->version);
         holds_gil = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Check");
-        if (holds_gil == NULL) {
-            PyErr_SetString(PyExc_ImportError, "this interpreter has no PyGILState_Check");
-            return NULL;
-        }
+        if (holds_gil == NULL)
+            return PyErr_Format(PyExc_ImportError, "this interpreter has no PyGILState_Check");
         lower = &own->allocator;
         retired.allocator.ctx = lower->ctx;
         retired.allocator.malloc = lower->malloc;
@@ -134,19 +129,16 @@ static PyObject *shared_capsule(void)
 
 PyObject *mp_py_shared_handler(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return Py_XNewRef(shared_capsule());
 }
 
 PyObject *mp_py_get_handler(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyDataMem_GetHandler();
 }
 
 PyObject *mp_py_set_handler(PyObject *module, PyObject *handler)
 {
-    (void)module;
     PyObject *before = PyDataMem_SetHandler(handler);
     if (before == NULL)
         return NULL;
@@ -158,7 +150,6 @@ PyObject *mp_py_set_handler(PyObject *module, PyObject *handler)
  * pointer at each call, so one store changes the handler for all threads. */
 PyObject *mp_py_replace_default_handler(PyObject *module, PyObject *on)
 {
-    (void)module;
     if (shared_capsule() == NULL ||
         PyCapsule_SetPointer(PyDataMem_DefaultHandler, on == Py_True ? &shared : &retired) < 0)
         return NULL;
@@ -168,7 +159,6 @@ PyObject *mp_py_replace_default_handler(PyObject *module, PyObject *on)
 PyObject *mp_py_block_at(PyObject *module, PyObject *a)
 {
     mpshm_block block;
-    (void)module;
 
     if (!PyArray_Check(a))
         return PyErr_Format(PyExc_TypeError, "block_at takes an array, not %R", Py_TYPE(a));

@@ -196,7 +196,6 @@ PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
     npy_intp dims[MP_DIMS]; /* as it is now, whatever another thread makes of it */
     PyObject *handle;
     mp_place place;
-    (void)module;
 
     if (nbytes < 0 && PyErr_Occurred())
         return NULL;
@@ -286,7 +285,6 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
     const char *data;
     Py_ssize_t len;
     mp_layout layout;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "y#OO:rebuild_from_bytes", &data, &len, &name, &shape) ||
         mp_check_layout(name, shape, &layout) < 0)
@@ -316,7 +314,6 @@ PyObject *mp_py_rebuild_from_pack(PyObject *module, PyObject *args)
     PyObject *memory, *name, *shape;
     unsigned long long offset;
     mp_layout layout;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OKOO:rebuild_from_pack", &memory, &offset, &name, &shape) ||
         mp_check_layout(name, shape, &layout) < 0)
@@ -384,7 +381,6 @@ PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
 {
     PyObject *memory, *name, *shape;
     mp_layout layout;
-    (void)module;
 
     if (!PyArg_UnpackTuple(args, "rebuild_from_block", 3, 3, &memory, &name, &shape) ||
         mp_check_layout(name, shape, &layout) < 0)

@@ -12,7 +12,6 @@ size_t mp_inline_limit(void)
 /* set_inline_limit(nbytes) */
 PyObject *mp_py_set_inline_limit(PyObject *module, PyObject *number)
 {
-    (void)module;
     size_t nbytes = PyLong_AsSize_t(number);
     if (PyErr_Occurred())
         return NULL;
@@ -23,7 +22,6 @@ PyObject *mp_py_set_inline_limit(PyObject *module, PyObject *number)
 /* get_inline_limit() -> bytes */
 PyObject *mp_py_get_inline_limit(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyLong_FromSize_t(limit);
 }
 
@@ -31,7 +29,6 @@ PyObject *mp_py_get_inline_limit(PyObject *module, PyObject *unused)
  * pickling, count it and return True. */
 PyObject *mp_py_has_room(PyObject *module, PyObject *number)
 {
-    (void)module;
     size_t nbytes = PyLong_AsSize_t(number);
     if (PyErr_Occurred())
         return NULL;

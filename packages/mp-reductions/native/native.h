@@ -10,10 +10,9 @@
 #endif
 #include <numpy/arrayobject.h>
 
-/* core.c: mp-core's table, copied when the module is imported: a call through it is one indirect
+/* module.c: mp-core's table, copied when the module is imported: a call through it is one indirect
  * call. */
 extern mp_core_api mp_core;
-int mp_load_core(void);
 
 /* ---- dtypes.c ---- */
 

@@ -14,15 +14,12 @@
 PyObject *mp_py_swap_memory(PyObject *module, PyObject *args)
 {
     PyObject *first, *second;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "O!O!:swap_memory", &PyArray_Type, &first, &PyArray_Type, &second))
         return NULL;
     PyArrayObject_fields *a = (PyArrayObject_fields *)first, *b = (PyArrayObject_fields *)second;
-    if (a->nd != b->nd || !PyArray_CompareLists(a->dimensions, b->dimensions, a->nd)) {
-        PyErr_SetString(PyExc_ValueError, "swap_memory needs two arrays of the same shape");
-        return NULL;
-    }
+    if (a->nd != b->nd || !PyArray_CompareLists(a->dimensions, b->dimensions, a->nd))
+        return PyErr_Format(PyExc_ValueError, "swap_memory needs two arrays of the same shape");
     SWAP(char *, a->data, b->data);
     SWAP(npy_intp *, a->dimensions, b->dimensions); /* one allocation with the strides */
     SWAP(npy_intp *, a->strides, b->strides);

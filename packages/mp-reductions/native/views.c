@@ -170,7 +170,6 @@ void mp_copy_own_bytes(const mp_own_bytes *own, char *to)
 PyObject *mp_py_own_nbytes(PyObject *module, PyObject *a)
 {
     mp_own_bytes own;
-    (void)module;
 
     if (!PyArray_Check(a))
         return PyErr_Format(PyExc_TypeError, "own_nbytes takes an array, not %R", Py_TYPE(a));
@@ -201,7 +200,6 @@ PyObject *mp_py_copy_own_bytes(PyObject *module, PyObject *args)
     mp_own_bytes own;
     npy_intp dims[MP_DIMS];
     PyObject *result = NULL;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "O!w*:copy_own_bytes", &PyArray_Type, &a, &memory))
         return NULL;
@@ -317,7 +315,6 @@ static int parse(PyObject *args, arguments *to)
 PyObject *mp_py_rebuild_view(PyObject *module, PyObject *args)
 {
     arguments given;
-    (void)module;
 
     if (parse(args, &given) < 0)
         return NULL;
@@ -335,7 +332,6 @@ PyObject *mp_py_rebuild_strided(PyObject *module, PyObject *args)
     arguments given;
     char *bytes;
     Py_ssize_t nbytes;
-    (void)module;
 
     if (parse(args, &given) < 0 || PyBytes_AsStringAndSize(given.memory, &bytes, &nbytes) < 0)
         return NULL;

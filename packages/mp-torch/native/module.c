@@ -4,37 +4,20 @@
  * as Python's; those of mp-core are in the table of mp_core.h. */
 #include "native.h"
 
+mp_core_api mp_core;
+
 static int module_exec(PyObject *module)
 {
-    (void)module;
-    return mp_load_core();
+    return mp_copy_table(&mp_core, "mp_torch", "mp-torch");
 }
 
-PyDoc_STRVAR(setup_storages_doc,
-             "setup_storages(exchange, tensor_type, storage_type, is_shared, adopt, /)\n--\n\n"
-             "Set torch's functions by which storages are moved and found.");
-PyDoc_STRVAR(move_doc, "move_storage(storage, tensor, /)\n--\n\n"
-                       "Move a storage, that of `tensor` unless it is None, from private memory "
-                       "into a block. Returns 0; 1 if it is empty, or torch shares it; or -errno.");
-PyDoc_STRVAR(remember_doc, "remember_storage(storage, address, /)\n--\n\n"
-                           "Let later messages find the storage at its address.");
-PyDoc_STRVAR(find_doc, "find_storage(address, nbytes, /)\n--\n\n"
-                       "Return the live storage of these bytes, or None.");
-PyDoc_STRVAR(setup_tensors_doc,
-             "setup_tensors(exchange, tensor_type, reducer, dtypes, rebuild, /)\n--\n\n"
-             "Write and read tensors and Parameters in small messages, as long as they have "
-             "this reducer.");
-PyDoc_STRVAR(receive_doc, "receive_tensor(handle, layout, /)\n--\n\n"
-                          "Make the tensor of a handle. Raises `ValueError` if the layout does not "
-                          "have the bytes of its block.");
-
 static PyMethodDef functions[] = {
-    {"setup_storages", mp_py_setup_storages, METH_VARARGS, setup_storages_doc},
-    {"move_storage", mp_py_move_storage, METH_VARARGS, move_doc},
-    {"remember_storage", mp_py_remember_storage, METH_VARARGS, remember_doc},
-    {"find_storage", mp_py_find_storage, METH_VARARGS, find_doc},
-    {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, setup_tensors_doc},
-    {"receive_tensor", mp_py_receive_tensor, METH_VARARGS, receive_doc},
+    {"setup_storages", mp_py_setup_storages, METH_VARARGS, NULL},
+    {"move_storage", mp_py_move_storage, METH_VARARGS, NULL},
+    {"remember_storage", mp_py_remember_storage, METH_VARARGS, NULL},
+    {"find_storage", mp_py_find_storage, METH_VARARGS, NULL},
+    {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, NULL},
+    {"receive_tensor", mp_py_receive_tensor, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

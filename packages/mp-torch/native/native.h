@@ -3,9 +3,7 @@
 #define MP_TORCH_NATIVE_H
 #include "dlpack.h"
 
-/* core.c: mp-core's table, copied when the module is imported. */
-extern mp_core_api mp_core;
-int mp_load_core(void);
+extern mp_core_api mp_core; /* module.c: mp-core's table, copied when the module is imported */
 
 /* ---- storages.c ---- */
 

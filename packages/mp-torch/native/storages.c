@@ -376,7 +376,6 @@ PyObject *mp_py_move_storage(PyObject *module, PyObject *args)
     int rc = PyErr_Occurred() ? -1
              : nbytes == 0    ? THEIRS
                               : move(storage, tensor == Py_None ? NULL : tensor, from, nbytes);
-    (void)module;
 
     Py_XDECREF(at);
     Py_XDECREF(size);
@@ -388,7 +387,6 @@ PyObject *mp_py_remember_storage(PyObject *module, PyObject *args)
 {
     PyObject *storage;
     unsigned long long address;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OK:remember_storage", &storage, &address) || !is_set_up() ||
         remember(storage, (void *)(uintptr_t)address) < 0)
@@ -401,7 +399,6 @@ PyObject *mp_py_find_storage(PyObject *module, PyObject *args)
 {
     unsigned long long address;
     long long nbytes;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "KL:find_storage", &address, &nbytes) || !is_set_up())
         return NULL;
@@ -423,7 +420,6 @@ static int take_attribute(PyObject **to, PyObject *type, const char *name)
 PyObject *mp_py_setup_storages(PyObject *module, PyObject *args)
 {
     PyObject *capsule, *tensor, *storage, *is_shared, *adopt, *users;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OOOOOO:setup_storages", &capsule, &tensor, &storage, &is_shared,
                           &adopt, &users))

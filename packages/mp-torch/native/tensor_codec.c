@@ -211,7 +211,6 @@ PyObject *mp_py_receive_tensor(PyObject *self, PyObject *args)
     Py_ssize_t length, nbytes;
     int64_t dims[DL_DIMS];
     dl_record record;
-    (void)self;
 
     if (!PyArg_ParseTuple(args, "y#y#:receive_tensor", &handle, &length, &layout, &nbytes))
         return NULL;
@@ -242,7 +241,6 @@ static int set_names(void)
 PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
 {
     PyObject *capsule, *type, *reducer, *dtypes, *rebuild;
-    (void)self;
 
     if (!PyArg_ParseTuple(args, "OO!OOO:setup_tensors", &capsule, &PyType_Type, &type, &reducer,
                           &dtypes, &rebuild))

@@ -1,7 +1,6 @@
 /* Sending and receiving over a channel of libshm, with the pipe of a connection. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "channels/channel.h"
@@ -26,13 +25,11 @@ PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument
 
 int mp_channel_is_finalizing(void)
 {
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback); /* of a close in a finaliser */
+    mp_error error = mp_set_aside(); /* of a close in a finaliser */
     PyObject *answer = PyObject_CallNoArgs(is_finalizing);
     int finalizing = answer == Py_True;
     Py_XDECREF(answer);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
     return finalizing;
 }
 
@@ -122,20 +119,6 @@ PyObject *mp_channel_send_reserved(PyObject *op, PyObject *message)
     return rc == 0 ? Py_NewRef(Py_None) : mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc);
 }
 
-/* The exception that was raised. */
-static PyObject *raised(void)
-{
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(value, traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
-}
-
 /* SENT; None when the queue is full; or the message, with the error, or without one when it has to
  * wait for room. It raises nothing: the caller would take that for the exception of a signal handler that runs after the message was
  * sent. */
@@ -151,7 +134,7 @@ static PyObject *offered(PyObject *message, int rc)
     }
     if (message != NULL && rc != -EAGAIN) {
         mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc); /* the ends of queues have one */
-        mp_message_failed(message, raised());
+        mp_message_failed(message, mp_raised());
     }
     return message;
 }
@@ -160,10 +143,8 @@ static PyObject *offered(PyObject *message, int rc)
  * has an error */
 PyObject *mp_channel_offer_message(PyObject *op, PyObject *message)
 {
-    if (!mp_is_message(message) || message == mp_sent_message()) {
-        PyErr_SetString(PyExc_TypeError, "_offer_message takes a Message that is not sent yet");
-        return NULL;
-    }
+    if (!mp_is_message(message) || message == mp_sent_message())
+        return PyErr_Format(PyExc_TypeError, "_offer_message takes a Message that is not sent yet");
     return offered(Py_NewRef(message), send_data((Channel *)op, message, NULL, 0, PUT));
 }
 
@@ -186,14 +167,6 @@ static PyObject *as_message(PyObject *data, PyObject *handles)
 
 /* ---- a place in a queue ---- */
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int mp_channel_wait_for_place(Channel *self, int64_t timeout, PyObject *stop)
 {
     struct call call = {.self = self, .stop = stop};
@@ -211,10 +184,10 @@ int mp_channel_is_full(Channel *self, int64_t *timeout)
         return 0; /* the send says so */
     int rc = mp_channel_wait_for_place(self, 0, NULL);
     if (rc == -ENOSPC && *timeout != 0) {
-        int64_t began = now_ns();
+        uint64_t began = mp_timeline_now();
         rc = mp_channel_wait_for_place(self, *timeout, NULL);
         if (*timeout > 0) {
-            *timeout -= now_ns() - began;
+            *timeout -= (int64_t)(mp_timeline_now() - began);
             *timeout = *timeout < 0 ? 0 : *timeout;
         }
     }
@@ -232,18 +205,16 @@ PyObject *mp_channel_offer(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     PyObject *handles = NULL;
     int64_t timeout;
 
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "_offer takes two arguments");
-        return NULL;
-    }
-    if (mp_channel_timeout(args[1], &timeout) < 0)
+    if (nargs != 2)
+        return PyErr_Format(PyExc_TypeError, "_offer takes two arguments");
+    if (mp_timeout(args[1], &timeout) < 0)
         return NULL;
     int full = mp_channel_is_full((Channel *)op, &timeout);
     if (full != 0)
         return full < 0 ? NULL : Py_NewRef(Py_None);
     PyObject *data = pickled_for((Channel *)op, args[0], &handles);
     if (data == NULL) {
-        PyObject *error = raised(), *message = mp_message_new(NULL, NULL);
+        PyObject *error = mp_raised(), *message = mp_message_new(NULL, NULL);
         if (message != NULL)
             mp_message_failed(message, error);
         else
@@ -270,10 +241,8 @@ PyObject *mp_channel_pickle(PyObject *op, PyObject *object)
  * longer empty, and no part of it can be received */
 PyObject *mp_channel_send_unless(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 2 || !PyList_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "_send_unless takes a message and a list");
-        return NULL;
-    }
+    if (nargs != 2 || !PyList_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "_send_unless takes a message and a list");
     if (PyList_Size(args[1]) > 0)
         Py_RETURN_FALSE;
     int rc = send_data_unless((Channel *)op, args[0], NULL, -1, SEND, args[1]);
@@ -288,7 +257,6 @@ PyObject *mp_channel_send_unless(PyObject *op, PyObject *const *args, Py_ssize_t
 PyObject *mp_channel_wake_senders(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     if (self->end != NULL)
         mpshm_channel_wake_senders(self->end);
@@ -403,7 +371,6 @@ static PyObject *unpickled(PyObject *data, uint64_t taken)
 
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     if (is_ordinary(op))
         return mp_channel_standard(op, "recv", NULL);
     uint64_t taken = 0;
@@ -418,11 +385,9 @@ PyObject *mp_channel_recv_within(PyObject *op, PyObject *const *args, Py_ssize_t
     int64_t timeout;
     uint64_t taken = 0;
 
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "_recv_within takes two arguments");
-        return NULL;
-    }
-    if (mp_channel_timeout(args[0], &timeout) < 0)
+    if (nargs != 2)
+        return PyErr_Format(PyExc_TypeError, "_recv_within takes two arguments");
+    if (mp_timeout(args[0], &timeout) < 0)
         return NULL;
     PyObject *data = receive((Channel *)op, timeout, &taken);
     if (data == NULL)
@@ -437,10 +402,8 @@ PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     uint64_t taken = 0;
     int left = 0;
 
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "_take takes two arguments");
-        return NULL;
-    }
+    if (nargs != 2)
+        return PyErr_Format(PyExc_TypeError, "_take takes two arguments");
     PyObject *data = receive_unless_large((Channel *)op, 0, &left, &taken);
     if (data == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(args[left ? 1 : 0]);
@@ -452,7 +415,6 @@ PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 PyObject *mp_channel_keep_next(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     if (mp_channel_has_kept(self))
         Py_RETURN_NONE;
@@ -490,10 +452,8 @@ PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names)
     Py_ssize_t limit = most == Py_None ? PY_SSIZE_T_MAX : PyNumber_AsSsize_t(most, NULL);
     if (limit == -1 && PyErr_Occurred())
         return NULL;
-    if (limit < 0) {
-        PyErr_SetString(PyExc_ValueError, "negative maxlength");
-        return NULL;
-    }
+    if (limit < 0)
+        return PyErr_Format(PyExc_ValueError, "negative maxlength");
     PyObject *data = receive(self, -1, NULL);
     if (data == NULL || PyBytes_Size(data) <= limit)
         return data;
@@ -515,7 +475,7 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
         return NULL;
     if (is_ordinary(op))
         return mp_channel_standard(op, "poll", seconds);
-    if ((seconds != NULL && mp_channel_timeout(seconds, &timeout) < 0) ||
+    if ((seconds != NULL && mp_timeout(seconds, &timeout) < 0) ||
         mp_channel_enter(self, self->readable, "write") < 0)
         return NULL;
     if (mp_channel_has_kept(self)) {
@@ -533,7 +493,6 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
 PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
 {
     PyObject *standard, *finds, *finalizing, *before = standard_type;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OOO:setup_channels", &standard, &finds, &finalizing))
         return NULL;

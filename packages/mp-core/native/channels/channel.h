@@ -43,8 +43,6 @@ struct call {
 
 /* Raise the exception of an error number, unless there is an exception. */
 PyObject *mp_channel_fail(int rc);
-/* Seconds, or None for ever, as nanoseconds; -1 for ever. 0, or -1 with an exception. */
-int mp_channel_timeout(PyObject *seconds, int64_t *ns);
 /* The functions of a call for libshm. */
 void *mp_channel_call_allocate(void *of, uint64_t nbytes);
 void mp_channel_call_begin_wait(void *of);

@@ -7,7 +7,6 @@
  * close the connection meanwhile. Its descriptor is closed at once, as multiprocessing does; the
  * mapping goes with the last thread inside. */
 #include <errno.h>
-#include <math.h>
 
 #include "channels/channel.h"
 #include "memory/memory.h"
@@ -16,29 +15,11 @@ PyObject *mp_channel_fail(int rc)
 {
     if (PyErr_Occurred())
         return NULL;
-    if (rc == -EBADF) {
-        PyErr_SetString(PyExc_OSError, "handle is closed");
-        return NULL;
-    }
+    if (rc == -EBADF)
+        return PyErr_Format(PyExc_OSError, "handle is closed");
     if (rc == -ENOMEM)
         return PyErr_NoMemory();
     return mp_raise_errno(PyExc_OSError, -rc);
-}
-
-int mp_channel_timeout(PyObject *seconds, int64_t *ns)
-{
-    *ns = -1;
-    if (seconds == Py_None)
-        return 0;
-    double value = PyFloat_AsDouble(seconds);
-    if (value == -1.0 && PyErr_Occurred())
-        return -1;
-    if (isnan(value)) {
-        PyErr_SetString(PyExc_ValueError, "a timeout is a number of seconds, not nan");
-        return -1;
-    }
-    *ns = value <= 0 ? 0 : value > 9e9 ? -1 : (int64_t)(value * 1e9);
-    return 0;
 }
 
 void *mp_channel_call_allocate(void *of, uint64_t nbytes)

@@ -20,7 +20,6 @@ static PyObject *channel_fileno(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
     struct call call = {.self = self};
-    (void)unused;
 
     int rc = mp_channel_enter(self, 1, "");
     if (rc != 0)
@@ -50,12 +49,12 @@ static PyObject *close_descriptor(Channel *self)
 /* An ordinary connection, for want of a ring. */
 static PyObject *close_ordinary(PyObject *op)
 {
-    PyObject *type, *value, *traceback, *result = mp_channel_standard(op, "_close", NULL);
+    PyObject *result = mp_channel_standard(op, "_close", NULL);
 
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     ((Channel *)op)->fd = -1; /* or it would be closed again */
     mp_channel_release((Channel *)op);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
     return result;
 }
 
@@ -79,10 +78,8 @@ static PyObject *close_end(PyObject *op)
 /* Tell those who wait for it without being inside a call, and forget what nobody has received. */
 static void after_close(PyObject *op)
 {
-    PyObject *type, *value, *traceback;
-
     mp_channel_drop_kept((Channel *)op);
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     PyObject *awaited = PyObject_GetAttrString(op, "_awaited");
     if (awaited != NULL && awaited != Py_None) {
         PyObject *told = PyObject_CallMethod(awaited, "closed", NULL);
@@ -90,12 +87,11 @@ static void after_close(PyObject *op)
     }
     Py_XDECREF(awaited);
     PyErr_Clear();
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 static PyObject *channel_close(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     if (((Channel *)op)->fd < 0)
         Py_RETURN_NONE;
     PyObject *result = close_end(op);
@@ -107,7 +103,6 @@ static PyObject *channel_close(PyObject *op, PyObject *unused)
  */
 static PyObject *channel_is_ordinary(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     Channel *self = (Channel *)op;
     return PyBool_FromLong(self->fd >= 0 && self->readable && !mp_has_ring(self));
 }
@@ -115,7 +110,6 @@ static PyObject *channel_is_ordinary(PyObject *op, PyObject *unused)
 /* _has_ring() -> whether it has a ring, which is made now if it is lazy */
 static PyObject *channel_has_ring(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     return PyBool_FromLong(((Channel *)op)->fd >= 0 && mp_has_ring((Channel *)op));
 }
 
@@ -124,18 +118,16 @@ static PyObject *channel_has_ring(PyObject *op, PyObject *unused)
 static PyObject *channel_parts(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     int rc = mp_channel_enter(self, 1, "");
     if (rc != 0)
         return rc < 0 ? NULL : Py_NewRef(Py_None);
     int object = mpshm_channel_object(self->end);
     mp_channel_leave(self);
-    if (object < 0) {
-        PyErr_SetString(PyExc_OSError, "the program has closed the descriptor of this connection's "
-                                       "shared memory, so it can no longer be sent");
-        return NULL;
-    }
+    if (object < 0)
+        return PyErr_Format(PyExc_OSError,
+                            "the program has closed the descriptor of this connection's "
+                            "shared memory, so it can no longer be sent");
     return Py_BuildValue("(iiiOO)", self->fd, object, self->side,
                          self->readable ? Py_True : Py_False, self->writable ? Py_True : Py_False);
 }
@@ -151,8 +143,6 @@ static PyObject *channel_ring_id(PyObject *op, PyObject *sends)
 static void channel_dealloc(PyObject *op)
 {
     Channel *self = (Channel *)op;
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
     mp_lazy_leave(self);
     mp_channel_drop_kept(self);
@@ -163,20 +153,17 @@ static void channel_dealloc(PyObject *op)
     self->users = 0;
     self->counts = 0;
     mp_channel_release(self);
-    free_it(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyObject *get_handle(PyObject *op, void *unused)
 {
-    (void)unused;
     int fd = ((Channel *)op)->fd;
     return fd < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(fd);
 }
 
 static int set_handle(PyObject *op, PyObject *value, void *unused)
 {
-    (void)unused;
     /* multiprocessing sets it to None to forget a descriptor that it has closed or given away. */
     if (value != Py_None) {
         PyErr_SetString(PyExc_AttributeError, "the descriptor of a channel cannot be replaced");
@@ -207,13 +194,11 @@ static int set_flag(PyObject *op, PyObject *value, void *which)
 static PyObject *get_shares(PyObject *op, void *unused)
 {
     int shares = ((Channel *)op)->shares;
-    (void)unused;
     return shares < 0 ? Py_NewRef(Py_None) : PyBool_FromLong(shares);
 }
 
 static int set_shares(PyObject *op, PyObject *value, void *unused)
 {
-    (void)unused;
     ((Channel *)op)->shares = value == NULL || value == Py_None ? -1 : value == Py_True;
     return 0;
 }
@@ -223,8 +208,7 @@ static int set_shares(PyObject *op, PyObject *value, void *unused)
 static PyObject *wrap(PyObject *type, mpshm_channel *end, int fd, int side, int readable,
                       int writable)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
-    Channel *self = (Channel *)alloc((PyTypeObject *)type, 0);
+    Channel *self = mp_new(type);
 
     if (self == NULL) {
         close(fd);
@@ -249,7 +233,6 @@ PyObject *mp_py_make_channel(PyObject *module, PyObject *args)
     PyObject *type, *made[2];
     mpshm_channel *ends[2] = {NULL, NULL};
     int duplex, lazy, fds[2], rc;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "Opp:make_channel", &type, &duplex, &lazy))
         return NULL;
@@ -286,7 +269,6 @@ PyObject *mp_py_open_channel(PyObject *module, PyObject *args)
     PyObject *type;
     mpshm_channel *end;
     int fd, object, side, readable, writable;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "Oiiipp:open_channel", &type, &fd, &object, &side, &readable,
                           &writable))
@@ -303,7 +285,6 @@ PyObject *mp_py_open_channel(PyObject *module, PyObject *args)
 /* channel_count() -> how many ends this process has open */
 PyObject *mp_py_channel_count(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyLong_FromUnsignedLongLong(mpshm_channel_count());
 }
 
@@ -369,18 +350,11 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "mp_core._block.Channel",
-    .basicsize = sizeof(Channel),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = slots,
-};
-
 int mp_add_channel_type(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Channel", type);
+    PyObject *type =
+        mp_add_type(module, "mp_core._block.Channel", sizeof(Channel), Py_TPFLAGS_BASETYPE, slots);
 
     Py_XDECREF(type);
-    return rc;
+    return type == NULL ? -1 : 0;
 }

@@ -33,15 +33,15 @@ PyObject *mp_channel_kept(Channel *self)
 
 void mp_channel_drop_kept(Channel *self)
 {
-    PyObject *type, *value, *traceback, *kept = self->kept;
+    PyObject *kept = self->kept;
 
     self->kept = NULL;
     if (kept == NULL)
         return;
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     if (self->kept_by == getpid())
         mp_discard_messages(kept);
     else
         Py_DECREF(kept);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }

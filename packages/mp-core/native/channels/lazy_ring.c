@@ -133,6 +133,5 @@ void mp_lazy_leave(Channel *self)
 /* channels_refused() -> how many ends could not get a ring */
 PyObject *mp_py_channels_refused(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyLong_FromUnsignedLongLong(atomic_load(&refused));
 }

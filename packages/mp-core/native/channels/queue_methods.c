@@ -44,7 +44,6 @@ PyObject *mp_queue_set_bound(PyObject *op, PyObject *bound)
 PyObject *mp_queue_begin_reservations(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     if (enter(self) < 0)
         return NULL;
@@ -55,7 +54,6 @@ PyObject *mp_queue_begin_reservations(PyObject *op, PyObject *unused)
 PyObject *mp_queue_end_reservations(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     mpshm_channel_end_reservations(self->end);
     mp_channel_leave(self);
@@ -69,10 +67,8 @@ PyObject *mp_queue_reserve(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     Channel *self = (Channel *)op;
     struct call call = {.self = self};
 
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "_reserve takes two arguments");
-        return NULL;
-    }
+    if (nargs != 2)
+        return PyErr_Format(PyExc_TypeError, "_reserve takes two arguments");
     if (enter(self) < 0)
         return NULL;
     int rc = mpshm_channel_reserve(self->end, self->fd, WAITER(&call));
@@ -89,7 +85,6 @@ PyObject *mp_queue_reserve(PyObject *op, PyObject *const *args, Py_ssize_t nargs
 PyObject *mp_queue_unreserve(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     mpshm_channel_unreserve(self->end);
     Py_RETURN_NONE;
@@ -101,11 +96,9 @@ PyObject *mp_queue_wait_for_place(PyObject *op, PyObject *const *args, Py_ssize_
 {
     int64_t timeout;
 
-    if (nargs != 2 || (args[1] != Py_None && !PyList_Check(args[1]))) {
-        PyErr_SetString(PyExc_TypeError, "_wait_for_place takes seconds and a list");
-        return NULL;
-    }
-    if (mp_channel_timeout(args[0], &timeout) < 0)
+    if (nargs != 2 || (args[1] != Py_None && !PyList_Check(args[1])))
+        return PyErr_Format(PyExc_TypeError, "_wait_for_place takes seconds and a list");
+    if (mp_timeout(args[0], &timeout) < 0)
         return NULL;
     int rc = mp_channel_wait_for_place((Channel *)op, timeout, args[1] == Py_None ? NULL : args[1]);
     if (rc == -ENOSPC || (rc == -ECANCELED && !PyErr_Occurred()))
@@ -118,7 +111,6 @@ PyObject *mp_queue_messages(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
     struct call call = {.self = self, .to_count = 1};
-    (void)unused;
 
     if (enter_to_count(self) < 0)
         return NULL;
@@ -131,7 +123,6 @@ PyObject *mp_queue_messages(PyObject *op, PyObject *unused)
 PyObject *mp_channel_has_rest(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     if (enter_to_count(self) < 0)
         return NULL;
@@ -144,7 +135,6 @@ PyObject *mp_channel_has_rest(PyObject *op, PyObject *unused)
 PyObject *mp_queue_task_done(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
     if (enter_to_count(self) < 0)
         return NULL;
@@ -158,7 +148,6 @@ PyObject *mp_queue_join(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
     struct call call = {.self = self, .to_count = 1};
-    (void)unused;
 
     if (enter_to_count(self) < 0)
         return NULL;
@@ -174,12 +163,10 @@ PyObject *mp_queue_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     struct call call = {.self = self};
     int64_t timeout;
 
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "_acquire takes two arguments");
-        return NULL;
-    }
+    if (nargs != 2)
+        return PyErr_Format(PyExc_TypeError, "_acquire takes two arguments");
     int which = PyObject_IsTrue(args[0]);
-    if (which < 0 || mp_channel_timeout(args[1], &timeout) < 0 || enter(self) < 0)
+    if (which < 0 || mp_timeout(args[1], &timeout) < 0 || enter(self) < 0)
         return NULL;
     int rc = mpshm_channel_acquire(self->end, which, timeout, WAITER(&call));
     mp_channel_leave(self);

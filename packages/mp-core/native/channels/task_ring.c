@@ -65,12 +65,10 @@ static void leave_at_once(void *of)
 
 static void begin_nothing(void *of)
 {
-    (void)of;
 }
 
 static int end_nothing(void *of)
 {
-    (void)of;
     return 0;
 }
 
@@ -247,7 +245,6 @@ static PyObject *take(TaskRing *self)
 static PyObject *task_ring_take(PyObject *op, PyObject *unused)
 {
     PyObject *message = take((TaskRing *)op);
-    (void)unused;
 
     return message == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : message;
 }
@@ -257,7 +254,6 @@ static PyObject *task_ring_take(PyObject *op, PyObject *unused)
 static PyObject *task_ring_first(PyObject *op, PyObject *unused)
 {
     TaskRing *self = (TaskRing *)op;
-    (void)unused;
 
     if (self->first == NULL && (is_closed(self) || (self->first = take(self)) == NULL))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -281,7 +277,6 @@ static PyObject *task_ring_skip(PyObject *op, PyObject *number)
 static PyObject *task_ring_take_all(PyObject *op, PyObject *unused)
 {
     PyObject *messages = PyList_New(0), *message;
-    (void)unused;
 
     for (int i = 0; messages != NULL && i < AT_ONCE; i++) {
         message = take((TaskRing *)op);
@@ -300,7 +295,6 @@ static PyObject *task_ring_wait(PyObject *op, PyObject *unused)
     TaskRing *self = (TaskRing *)op;
     struct wait wait = {0};
     int rc = 0;
-    (void)unused;
 
     if (!is_open(self))
         return NULL;
@@ -321,7 +315,6 @@ static PyObject *task_ring_spin(PyObject *op, PyObject *unused)
 {
     TaskRing *self = (TaskRing *)op;
     struct wait wait = {0};
-    (void)unused;
 
     if (is_closed(self))
         Py_RETURN_FALSE;
@@ -397,14 +390,11 @@ PyObject *mp_py_wait_any(PyObject *module, PyObject *args)
     struct wait wait = {0};
     struct many many = {0};
     double ms;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OOd:wait_any", &rings, &fds, &ms))
         return NULL;
-    if (!PyList_Check(rings) || !PyList_Check(fds)) {
-        PyErr_SetString(PyExc_TypeError, "wait_any takes two lists");
-        return NULL;
-    }
+    if (!PyList_Check(rings) || !PyList_Check(fds))
+        return PyErr_Format(PyExc_TypeError, "wait_any takes two lists");
     many.n = (int)PyList_Size(rings);
     many.m = (int)PyList_Size(fds);
     if (read_arguments(&many, rings, fds) == 0) {
@@ -449,7 +439,6 @@ static PyObject *task_ring_take_back(PyObject *op, PyObject *until)
 
 static PyObject *get_claimed(PyObject *op, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(
         is_closed((TaskRing *)op) ? UINT64_MAX : mpshm_channel_claimed(((TaskRing *)op)->end));
 }
@@ -460,7 +449,6 @@ static PyObject *get_claimed(PyObject *op, void *unused)
 static PyObject *task_ring_ends(PyObject *op, PyObject *unused)
 {
     TaskRing *self = (TaskRing *)op;
-    (void)unused;
 
     if (!is_open(self))
         return NULL;
@@ -473,7 +461,6 @@ static PyObject *task_ring_close_ends(PyObject *op, PyObject *unused)
 {
     TaskRing *self = (TaskRing *)op;
     int far = self->far;
-    (void)unused;
 
     self->far = -1;
     if (far >= 0)
@@ -487,7 +474,6 @@ static PyObject *task_ring_close(PyObject *op, PyObject *unused)
 {
     TaskRing *self = (TaskRing *)op;
     int fds[] = {self->fd, self->far};
-    (void)unused;
 
     self->fd = self->far = -1;
     for (int i = 0; i < 2; i++)
@@ -502,36 +488,29 @@ static PyObject *task_ring_close(PyObject *op, PyObject *unused)
 
 static PyObject *task_ring_fileno(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     return PyLong_FromLong(((TaskRing *)op)->fd);
 }
 
 static PyObject *get_hung_up(PyObject *op, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(((TaskRing *)op)->hung_up);
 }
 
 static void task_ring_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     ((TaskRing *)op)->users = 0;
     Py_DECREF(task_ring_close(op, NULL));
     PyMem_Free(((TaskRing *)op)->buffer);
     Py_XDECREF(((TaskRing *)op)->first);
     Py_XDECREF(((TaskRing *)op)->held);
-    free_it(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 /* ---- making ---- */
 
 static PyObject *new_task_ring(mpshm_channel *end, int fd, int far)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot(task_ring_type, Py_tp_alloc);
-    TaskRing *self = (TaskRing *)alloc(task_ring_type, 0);
+    TaskRing *self = mp_new(task_ring_type);
 
     if (self == NULL) {
         close(fd);
@@ -551,7 +530,6 @@ PyObject *mp_py_make_task_ring(PyObject *module, PyObject *unused)
 {
     mpshm_channel *ends[2];
     int fds[2], rc = mpshm_channel_create(1, ends);
-    (void)module, (void)unused;
 
     if (rc < 0)
         return PyLong_FromLong(rc);
@@ -569,7 +547,6 @@ PyObject *mp_py_open_task_ring(PyObject *module, PyObject *args)
 {
     mpshm_channel *end;
     int fd, memory;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "ii:open_task_ring", &fd, &memory))
         return NULL;
@@ -617,19 +594,9 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "mp_core._block.TaskRing",
-    .basicsize = sizeof(TaskRing),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
-};
-
 int mp_add_task_ring_type(PyObject *module)
 {
-    task_ring_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    int rc = task_ring_type == NULL
-                 ? -1
-                 : PyModule_AddObjectRef(module, "TaskRing", (PyObject *)task_ring_type);
-
-    return rc == 0 ? PyModule_AddIntMacro(module, LONGEST) : rc;
+    task_ring_type =
+        (PyTypeObject *)mp_add_type(module, "mp_core._block.TaskRing", sizeof(TaskRing), 0, slots);
+    return task_ring_type == NULL ? -1 : PyModule_AddIntMacro(module, LONGEST);
 }

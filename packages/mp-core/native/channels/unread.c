@@ -30,12 +30,10 @@
 
 static void begin_no_wait(void *of)
 {
-    (void)of;
 }
 
 static int end_no_wait(void *of)
 {
-    (void)of;
     return -ECANCELED;
 }
 
@@ -78,12 +76,11 @@ static void take_messages(mpshm_channel *reader, int writer, PyObject *messages)
 
 void mp_channel_drop_unread(Channel *self)
 {
-    PyObject *type, *value, *traceback;
     mpshm_channel *reader;
 
     if (self->fd < 0 || self->end == NULL || !self->writable || !has_no_reader(self->fd))
         return;
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     PyObject *messages = PyList_New(0);
     if (messages != NULL && mpshm_channel_open_other(self->end, &reader) == 0) {
         take_messages(reader, self->fd, messages);
@@ -92,7 +89,7 @@ void mp_channel_drop_unread(Channel *self)
     } else {
         Py_XDECREF(messages);
     }
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 int mp_channel_close_last_reader(Channel *self)

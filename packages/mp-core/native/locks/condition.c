@@ -10,17 +10,15 @@ PyObject *mp_lock_type;
  * another type */
 PyObject *mp_py_condition_notify(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    (void)module;
     if (nargs != 3)
         return PyErr_Format(PyExc_TypeError, "condition_notify() takes 3 arguments");
     if (!PyObject_TypeCheck(args[1], (PyTypeObject *)mp_lock_type))
         Py_RETURN_NONE;
-    if (!PyObject_TypeCheck(args[0], (PyTypeObject *)mp_block_type) ||
-        ((mp_buffer *)args[0])->block.segment == NULL)
+    const mpshm_block *block = mp_block_of(args[0]);
+    if (block == NULL)
         return PyErr_Format(PyExc_ValueError, "%R is not the block of a condition", args[0]);
     if (!mp_lock_is_mine((mp_lock *)args[1]))
         Py_RETURN_FALSE;
-    const mpshm_block *block = &((mp_buffer *)args[0])->block;
     long n = PyLong_AsLong(args[2]);
     if (n == -1 && PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_OverflowError))

@@ -8,7 +8,6 @@
  * free; only to wait it is repeated without the GIL. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <time.h>
 
 #include "locks/lock.h"
 #include "timeline/timeline.h"
@@ -52,19 +51,11 @@ static int try_release(mp_lock *self)
     return rc;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Wait without the GIL; signal handlers run in between. 0 or more when acquired, -ETIMEDOUT, or
  * -EINTR with an exception set. */
 static int wait_for(mp_lock *self, uint64_t timeout_ns)
 {
-    uint64_t until = timeout_ns == UINT64_MAX ? 0 : now_ns() + timeout_ns;
+    uint64_t until = timeout_ns == UINT64_MAX ? 0 : mp_timeline_now() + timeout_ns;
     int rc;
 
     for (;;) {
@@ -73,7 +64,7 @@ static int wait_for(mp_lock *self, uint64_t timeout_ns)
         if (PyErr_CheckSignals() < 0)
             return rc;
         if (timeout_ns != UINT64_MAX) {
-            uint64_t now = now_ns();
+            uint64_t now = mp_timeline_now();
             timeout_ns = now < until ? until - now : 0;
         }
     }
@@ -85,11 +76,10 @@ static PyObject *acquired_from_the_dead(mp_lock *self)
     PyObject *told = PyObject_CallFunction(mp_on_owner_died, "i", self->is_semaphore);
 
     if (told == NULL) { /* a filter makes the warning an error: the caller does not have the lock */
-        PyObject *type, *error, *traceback;
-        PyErr_Fetch(&type, &error, &traceback);
+        mp_error error = mp_set_aside();
         self->count--;
         try_release(self);
-        PyErr_Restore(type, error, traceback);
+        mp_put_back(&error);
         return NULL;
     }
     Py_DECREF(told);
@@ -124,24 +114,6 @@ static PyObject *acquire_for(mp_lock *self, int block, uint64_t timeout_ns)
     Py_RETURN_TRUE;
 }
 
-/* Seconds or None. 0 when it is neither, with an exception set. */
-static int read_timeout(PyObject *given, uint64_t *ns)
-{
-    double seconds;
-
-    *ns = UINT64_MAX;
-    if (given == Py_None)
-        return 1;
-    seconds = PyFloat_AsDouble(given);
-    if (seconds == -1.0 && PyErr_Occurred())
-        return 0;
-    if (seconds < 0)
-        seconds = 0;
-    if (seconds < 1e9)
-        *ns = (uint64_t)(seconds * 1e9);
-    return 1;
-}
-
 static int read_options(PyObject *const *args, Py_ssize_t nargs, PyObject *names, int *block,
                         uint64_t *ns)
 {
@@ -165,9 +137,11 @@ static int read_options(PyObject *const *args, Py_ssize_t nargs, PyObject *names
         }
         given[at] = args[nargs + i];
     }
-    *ns = UINT64_MAX;
+    int64_t timeout = -1;
     *block = given[0] == NULL ? 1 : PyObject_IsTrue(given[0]);
-    return *block >= 0 && (given[1] == NULL || read_timeout(given[1], ns));
+    int ok = *block >= 0 && (given[1] == NULL || mp_timeout(given[1], &timeout) == 0);
+    *ns = (uint64_t)timeout; /* -1 is for ever */
+    return ok;
 }
 
 PyObject *mp_lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
@@ -182,7 +156,6 @@ PyObject *mp_lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 
 PyObject *mp_lock_enter(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     return acquire_for((mp_lock *)op, 1, UINT64_MAX);
 }
 
@@ -192,26 +165,26 @@ PyObject *mp_lock_enter(PyObject *op, PyObject *unused)
 PyObject *mp_lock_take_back(PyObject *op, PyObject *count)
 {
     mp_lock *self = (mp_lock *)op;
-    PyObject *type = NULL, *error = NULL, *traceback = NULL;
+    mp_error error = {NULL, NULL, NULL};
     long times = PyLong_AsLong(count);
 
     if (times == -1 && PyErr_Occurred())
         return NULL;
     while (!mp_lock_is_mine(self) || self->count < times) {
         PyObject *done = acquire_for(self, 1, UINT64_MAX);
-        if (done == NULL && (type != NULL || !PyErr_Occurred()))
+        if (done == NULL && (error.type != NULL || !PyErr_Occurred()))
             break;
         if (done == NULL)
-            PyErr_Fetch(&type, &error, &traceback);
+            error = mp_set_aside();
         Py_XDECREF(done);
     }
-    if (type != NULL && !PyErr_Occurred()) {
-        PyErr_Restore(type, error, traceback);
+    if (error.type != NULL && !PyErr_Occurred()) {
+        mp_put_back(&error);
         return NULL;
     }
-    Py_XDECREF(type);
-    Py_XDECREF(error);
-    Py_XDECREF(traceback);
+    Py_XDECREF(error.type);
+    Py_XDECREF(error.value);
+    Py_XDECREF(error.traceback);
     return mp_lock_is_mine(self) && !PyErr_Occurred() ? Py_NewRef(Py_None) : NULL;
 }
 
@@ -220,30 +193,24 @@ PyObject *mp_lock_take_back(PyObject *op, PyObject *count)
 PyObject *mp_lock_release(PyObject *op, PyObject *unused)
 {
     mp_lock *self = (mp_lock *)op;
-    (void)unused;
 
     if (self->kind == RECURSIVE) {
-        if (!mp_lock_is_mine(self)) {
-            PyErr_SetString(PyExc_AssertionError,
-                            "attempt to release recursive lock not owned by thread");
-            return NULL;
-        }
+        if (!mp_lock_is_mine(self))
+            return PyErr_Format(PyExc_AssertionError,
+                                "attempt to release recursive lock not owned by thread");
         if (self->count > 1) {
             self->count--;
             Py_RETURN_NONE;
         }
     }
     mp_lock_forget_parent(self);
-    if (try_release(self) < 0) {
-        PyErr_SetString(PyExc_ValueError, "semaphore or lock released too many times");
-        return NULL;
-    }
+    if (try_release(self) < 0)
+        return PyErr_Format(PyExc_ValueError, "semaphore or lock released too many times");
     self->count--;
     Py_RETURN_NONE;
 }
 
 PyObject *mp_lock_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    (void)args, (void)nargs;
     return mp_lock_release(op, NULL);
 }

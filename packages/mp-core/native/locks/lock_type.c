@@ -22,63 +22,53 @@ static long value_of(mp_lock *self)
 
 static PyObject *lock_count(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     mp_lock_forget_parent((mp_lock *)op);
     return PyLong_FromLong(((mp_lock *)op)->count);
 }
 
 static PyObject *lock_is_mine(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     return PyBool_FromLong(mp_lock_is_mine((mp_lock *)op));
 }
 
 static PyObject *lock_get_value(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     return PyLong_FromLong(value_of((mp_lock *)op));
 }
 
 static PyObject *lock_is_zero(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     return PyBool_FromLong(value_of((mp_lock *)op) == 0);
 }
 
 static PyObject *lock_after_fork(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     ((mp_lock *)op)->count = 0;
     Py_RETURN_NONE;
 }
 
 static PyObject *get_kind(PyObject *op, void *closure)
 {
-    (void)closure;
     return PyLong_FromLong(((mp_lock *)op)->kind);
 }
 
 static PyObject *get_maxvalue(PyObject *op, void *closure)
 {
-    (void)closure;
     return PyLong_FromLong(((mp_lock *)op)->maxvalue);
 }
 
 static PyObject *get_handle(PyObject *op, void *closure)
 {
-    (void)closure;
     return PyLong_FromVoidPtr(((mp_lock *)op)->block->data);
 }
 
 static PyObject *get_name(PyObject *op, void *closure)
 {
-    (void)op, (void)closure;
     Py_RETURN_NONE;
 }
 
 static PyObject *get_block(PyObject *op, void *closure)
 {
-    (void)closure;
     return Py_NewRef(((mp_lock *)op)->owner);
 }
 
@@ -90,22 +80,18 @@ static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *names)
     PyObject *owner;
     int kind;
     long maxvalue;
-    (void)names;
 
     if (!PyArg_ParseTuple(args, "Oil:SemLock", &owner, &kind, &maxvalue))
         return NULL;
-    int made = PyObject_TypeCheck(owner, (PyTypeObject *)mp_block_type) &&
-                       ((mp_buffer *)owner)->block.segment != NULL
-                   ? mpshm_sync_kind(&((mp_buffer *)owner)->block)
-                   : -EINVAL;
+    mpshm_block *block = mp_block_of(owner);
+    int made = block == NULL ? -EINVAL : mpshm_sync_kind(block);
     if (made != MPSHM_LOCK && made != MPSHM_SEMAPHORE)
         return PyErr_Format(PyExc_ValueError, "%R is not the block of a lock", owner);
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    mp_lock *self = (mp_lock *)alloc(type, 0);
+    mp_lock *self = mp_new(type);
     if (self == NULL)
         return NULL;
     self->owner = Py_NewRef(owner);
-    self->block = &((mp_buffer *)owner)->block;
+    self->block = block;
     self->kind = kind;
     self->is_semaphore = made == MPSHM_SEMAPHORE;
     self->maxvalue = maxvalue;
@@ -115,12 +101,8 @@ static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *names)
 
 static void lock_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     Py_XDECREF(((mp_lock *)op)->owner);
-    release(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyMethodDef lock_methods[] = {
@@ -156,22 +138,13 @@ static PyType_Slot lock_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec lock_spec = {
-    .name = "mp_core._block.SemLock",
-    .basicsize = sizeof(mp_lock),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = lock_slots,
-};
-
 int mp_add_lock_type(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &lock_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "SemLock", type);
-
-    mp_lock_type = type; /* kept for ever */
-    if (rc == 0)
-        pthread_atfork(NULL, NULL, count_fork);
-    return rc;
+    mp_lock_type = mp_add_type(module, "mp_core._block.SemLock", sizeof(mp_lock), 0, lock_slots);
+    if (mp_lock_type == NULL)
+        return -1;
+    pthread_atfork(NULL, NULL, count_fork);
+    return 0;
 }
 
 /* ---- functions of the module ---- */
@@ -180,7 +153,6 @@ int mp_add_lock_type(PyObject *module)
 PyObject *mp_py_setup_locks(PyObject *module, PyObject *function)
 {
     PyObject *before = mp_on_owner_died;
-    (void)module;
 
     mp_on_owner_died = Py_NewRef(function);
     Py_XDECREF(before);
@@ -193,7 +165,6 @@ PyObject *mp_py_create_sync(PyObject *module, PyObject *args)
     int strategy, kind, rc;
     unsigned value, max;
     mpshm_block block;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "iiII:create_sync", &strategy, &kind, &value, &max))
         return NULL;
@@ -209,9 +180,7 @@ PyObject *mp_py_create_sync(PyObject *module, PyObject *args)
  * arrays: a lock has no bytes that could go in its place. */
 PyObject *mp_py_sync_handle(PyObject *module, PyObject *block)
 {
-    (void)module;
-    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
-        ((mp_buffer *)block)->block.segment == NULL)
+    if (mp_block_of(block) == NULL)
         return PyErr_Format(PyExc_ValueError, "%R is not the block of a lock", block);
-    return mp_make_tracked_handle(&((mp_buffer *)block)->block, MPSHM_LASTING);
+    return mp_make_tracked_handle(mp_block_of(block), MPSHM_LASTING);
 }

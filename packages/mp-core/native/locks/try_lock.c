@@ -25,7 +25,6 @@ static PyObject *try_lock_acquire(PyObject *op, PyObject *unused)
 {
     try_lock *self = (try_lock *)op;
     unsigned long me = PyThread_get_thread_ident();
-    (void)unused;
 
     if (self->owner == me)
         self->nested++;
@@ -39,7 +38,6 @@ static PyObject *try_lock_acquire(PyObject *op, PyObject *unused)
 static PyObject *try_lock_release(PyObject *op, PyObject *unused)
 {
     try_lock *self = (try_lock *)op;
-    (void)unused;
 
     if (self->owner != PyThread_get_thread_ident())
         Py_RETURN_NONE;
@@ -56,7 +54,6 @@ static PyObject *try_lock_wait(PyObject *op, PyObject *unused)
 {
     try_lock *self = (try_lock *)op;
     unsigned long me = PyThread_get_thread_ident();
-    (void)unused;
 
     if (self->owner == me) {
         self->nested++;
@@ -76,16 +73,12 @@ static PyObject *try_lock_wait(PyObject *op, PyObject *unused)
 
 static PyObject *try_lock_is_mine(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     return PyBool_FromLong(((try_lock *)op)->owner == PyThread_get_thread_ident());
 }
 
 static PyObject *try_lock_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    try_lock *self = (try_lock *)alloc(type, 0);
-    (void)args;
-    (void)names;
+    try_lock *self = mp_new(type);
 
     if (self != NULL && (self->lock = PyThread_allocate_lock()) == NULL) {
         Py_DECREF(self);
@@ -96,13 +89,9 @@ static PyObject *try_lock_new(PyTypeObject *type, PyObject *args, PyObject *name
 
 static void try_lock_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     if (((try_lock *)op)->lock != NULL)
         PyThread_free_lock(((try_lock *)op)->lock);
-    release(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyMethodDef methods[] = {
@@ -121,18 +110,10 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "mp_core._block.TryLock",
-    .basicsize = sizeof(try_lock),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
-};
-
 int mp_add_try_lock_type(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "TryLock", type);
+    PyObject *type = mp_add_type(module, "mp_core._block.TryLock", sizeof(try_lock), 0, slots);
 
     Py_XDECREF(type);
-    return rc;
+    return type == NULL ? -1 : 0;
 }

@@ -19,8 +19,7 @@ int mp_strategy = MPSHM_FILE_DESCRIPTOR; /* until mp_core.sharing.strategy sets 
 
 PyObject *mp_wrap(PyObject *type, mpshm_block *block)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
-    Buffer *self = (Buffer *)alloc((PyTypeObject *)type, 0);
+    Buffer *self = mp_new(type);
 
     if (self == NULL)
         mpshm_block_release(block);
@@ -49,7 +48,6 @@ PyObject *mp_py_allocate(PyObject *module, PyObject *args)
     int strategy, zeroed;
     unsigned long long nbytes;
     mpshm_block block;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OiKp:allocate", &type, &strategy, &nbytes, &zeroed))
         return NULL;
@@ -60,8 +58,8 @@ PyObject *mp_py_allocate(PyObject *module, PyObject *args)
 /* object.__new__ makes a Block without memory. */
 static PyObject *refuse_empty(void)
 {
-    PyErr_SetString(PyExc_ValueError, "this block was never allocated; use mp_core.Block(nbytes)");
-    return NULL;
+    return PyErr_Format(PyExc_ValueError,
+                        "this block was never allocated; use mp_core.Block(nbytes)");
 }
 
 /* ---- pickling ---- */
@@ -69,7 +67,6 @@ static PyObject *refuse_empty(void)
 /* setup(block_type): the class of received blocks, once mp_core.memory.block has been imported */
 PyObject *mp_py_setup(PyObject *module, PyObject *type)
 {
-    (void)module;
     Py_INCREF(type);
     Py_XDECREF(mp_block_type);
     mp_block_type = type;
@@ -79,7 +76,6 @@ PyObject *mp_py_setup(PyObject *module, PyObject *type)
 /* strategy(number or None) -> the number of the current strategy, after setting it */
 PyObject *mp_py_strategy(PyObject *module, PyObject *number)
 {
-    (void)module;
     if (number != Py_None) {
         long strategy = PyLong_AsLong(number);
         if (strategy == -1 && PyErr_Occurred())
@@ -89,12 +85,20 @@ PyObject *mp_py_strategy(PyObject *module, PyObject *number)
     return PyLong_FromLong(mp_strategy);
 }
 
+mpshm_block *mp_block_of(PyObject *object)
+{
+    mpshm_block *block = &((Buffer *)object)->block;
+
+    return PyObject_TypeCheck(object, (PyTypeObject *)mp_block_type) && block->segment != NULL
+               ? block
+               : NULL;
+}
+
 /* (the module's function `name`, (a handle of the block,)) */
 static PyObject *reduce(PyObject *module, PyObject *block, int flags, PyObject **kept,
                         const char *name)
 {
-    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
-        ((Buffer *)block)->block.segment == NULL)
+    if (mp_block_of(block) == NULL)
         return PyErr_Format(PyExc_ValueError,
                             "an allocated mp_core.Block was expected, not %R; make one with "
                             "mp_core.Block(nbytes)",
@@ -122,11 +126,8 @@ PyObject *mp_py_reduce_copy(PyObject *module, PyObject *block)
 /* lasting_handle(block) -> the handle of a reference in flight that does not expire */
 PyObject *mp_py_lasting_handle(PyObject *module, PyObject *block)
 {
-    (void)module;
-    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
-        ((Buffer *)block)->block.segment == NULL)
-        return refuse_empty();
-    return mp_make_handle(&((Buffer *)block)->block, MPSHM_LASTING);
+    return mp_block_of(block) == NULL ? refuse_empty()
+                                      : mp_make_handle(mp_block_of(block), MPSHM_LASTING);
 }
 
 int mp_block_find(const void *address, mpshm_block *block)
@@ -146,7 +147,6 @@ PyObject *mp_py_find(PyObject *module, PyObject *args)
     PyObject *type;
     unsigned long long address;
     mpshm_block block;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OK:find", &type, &address))
         return NULL;
@@ -159,10 +159,8 @@ PyObject *mp_py_open_block(PyObject *module, PyObject *block)
 {
     uint64_t offset;
     int fd;
-    (void)module;
 
-    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
-        ((Buffer *)block)->block.segment == NULL)
+    if (mp_block_of(block) == NULL)
         return refuse_empty();
     Py_BEGIN_ALLOW_THREADS fd = mpshm_block_open(&((Buffer *)block)->block, &offset);
     Py_END_ALLOW_THREADS return fd < 0 ? PyLong_FromLong(fd)
@@ -193,12 +191,8 @@ void mp_release_place(mp_place *place)
 
 static void buffer_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     mpshm_block_release(&((Buffer *)op)->block);
-    release(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static int buffer_get(PyObject *op, Py_buffer *view, int flags)
@@ -209,7 +203,6 @@ static int buffer_get(PyObject *op, Py_buffer *view, int flags)
 
 static PyObject *buffer_others(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     if (((Buffer *)op)->block.segment == NULL)
         return refuse_empty();
     return PyLong_FromLong(mpshm_block_others(&((Buffer *)op)->block));
@@ -217,7 +210,6 @@ static PyObject *buffer_others(PyObject *op, PyObject *unused)
 
 static PyObject *buffer_revoke(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     if (((Buffer *)op)->block.segment == NULL)
         return refuse_empty();
     mpshm_block_revoke(&((Buffer *)op)->block);
@@ -233,9 +225,8 @@ void mp_lease_sign(const mpshm_block *block)
 static PyObject *buffer_sign(PyObject *op, PyObject *unused)
 {
     const mpshm_block *block = &((Buffer *)op)->block;
-    (void)unused;
 
-    if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
+    if (block->nbytes < sizeof(uint32_t)) /* 0 without memory */
         return refuse_empty();
     mp_lease_sign(block);
     Py_RETURN_NONE;
@@ -256,9 +247,8 @@ int mp_lease_owner_lives(const mpshm_block *block)
 static PyObject *buffer_signer_lives(PyObject *op, PyObject *unused)
 {
     const mpshm_block *block = &((Buffer *)op)->block;
-    (void)unused;
 
-    if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
+    if (block->nbytes < sizeof(uint32_t)) /* 0 without memory */
         return refuse_empty();
     return PyBool_FromLong(mp_lease_owner_lives(block));
 }
@@ -276,28 +266,24 @@ int mp_lease_end(const mpshm_block *block)
 static PyObject *buffer_end(PyObject *op, PyObject *unused)
 {
     const mpshm_block *block = &((Buffer *)op)->block;
-    (void)unused;
 
-    if (block->segment == NULL || block->nbytes < sizeof(uint32_t))
+    if (block->nbytes < sizeof(uint32_t)) /* 0 without memory */
         return refuse_empty();
     return PyBool_FromLong(mp_lease_end(block));
 }
 
 static PyObject *buffer_nbytes(PyObject *op, void *closure)
 {
-    (void)closure;
     return PyLong_FromUnsignedLongLong(((Buffer *)op)->block.nbytes);
 }
 
 static PyObject *buffer_address(PyObject *op, void *closure)
 {
-    (void)closure;
     return PyLong_FromVoidPtr(((Buffer *)op)->block.data);
 }
 
 static PyObject *buffer_pointer(PyObject *op, void *closure)
 {
-    (void)closure;
     if (((Buffer *)op)->block.segment == NULL)
         return refuse_empty();
     return PyLong_FromVoidPtr(&((Buffer *)op)->block);
@@ -305,7 +291,6 @@ static PyObject *buffer_pointer(PyObject *op, void *closure)
 
 static PyObject *buffer_strategy(PyObject *op, void *closure)
 {
-    (void)closure;
     if (((Buffer *)op)->block.segment == NULL)
         return refuse_empty();
     return PyLong_FromLong(mpshm_block_strategy(&((Buffer *)op)->block));
@@ -340,20 +325,10 @@ static PyType_Slot buffer_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec buffer_spec = {
-    .name = "mp_core._block.Buffer",
-    .basicsize = sizeof(Buffer),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = buffer_slots,
-};
-
 int mp_add_buffer_type(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &buffer_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Buffer", type);
-
-    if (rc == 0)
-        mp_block_type = Py_NewRef(type); /* until mp_core.memory.block sets its subclass */
-    Py_XDECREF(type);
-    return rc;
+    /* until mp_core.memory.block sets its subclass */
+    mp_block_type = mp_add_type(module, "mp_core._block.Buffer", sizeof(Buffer),
+                                Py_TPFLAGS_BASETYPE, buffer_slots);
+    return mp_block_type == NULL ? -1 : 0;
 }

@@ -7,6 +7,8 @@
 /* ---- block.c ---- */
 
 extern PyObject *mp_block_type; /* the class mp_core.Block */
+/* The allocated block of an object of that class; NULL for any other object. */
+mpshm_block *mp_block_of(PyObject *object);
 extern int mp_strategy;
 
 /* Add the type Buffer to the module. */
@@ -71,6 +73,8 @@ void mp_message_sent(PyObject *object);
 PyObject *mp_message_handles_of(PyObject *object);
 /* Raise the error, an OSError, of that number, with the system call that failed. Returns NULL. */
 PyObject *mp_raise_errno(PyObject *type, int number);
+/* Seconds, or None for ever, as nanoseconds; -1 for ever. 0, or -1 with an exception. */
+int mp_timeout(PyObject *seconds, int64_t *ns);
 int mp_message_has_room(size_t nbytes, size_t limit);
 PyObject *mp_make_handle(const mpshm_block *block, int flags);
 /* The same, also in a message that goes by value. */

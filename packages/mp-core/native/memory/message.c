@@ -23,6 +23,7 @@
  * A message goes by value if its receiver cannot share memory or this process was told not to. Its
  * nested messages also go by value. Reducers then leave the array to NumPy. */
 #include <errno.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -85,14 +86,12 @@ static void discard_all(PyObject *handles)
 /* by_value() -> whether the message that this thread is pickling goes by value */
 PyObject *mp_py_by_value(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyBool_FromLong(mp_goes_by_value());
 }
 
 /* shares_now() -> whether this thread is pickling a message that may share memory */
 PyObject *mp_py_shares_now(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyBool_FromLong(current != NULL && !current->by_value);
 }
 
@@ -101,7 +100,6 @@ PyObject *mp_py_shares_now(PyObject *module, PyObject *unused)
 PyObject *mp_py_share(PyObject *module, PyObject *on)
 {
     int before = !sharing_is_off;
-    (void)module;
 
     if (on != Py_None)
         sharing_is_off = on != Py_True;
@@ -110,12 +108,10 @@ PyObject *mp_py_share(PyObject *module, PyObject *on)
 
 void mp_drop_handles(PyObject *handles)
 {
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     discard_all(handles);
     Py_XDECREF(handles);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 Py_ssize_t mp_message_handles(void)
@@ -125,18 +121,16 @@ Py_ssize_t mp_message_handles(void)
 
 void mp_message_take_back(Py_ssize_t handles)
 {
-    PyObject *type, *value, *traceback;
-
     if (mp_message_handles() <= handles)
         return;
-    PyErr_Fetch(&type, &value, &traceback);
+    mp_error error = mp_set_aside();
     PyObject *rest = PyList_GetSlice(current->handles, handles, PY_SSIZE_T_MAX);
     if (rest == NULL || PyList_SetSlice(current->handles, handles, PY_SSIZE_T_MAX, NULL) < 0) {
         PyErr_Clear(); /* without memory for it, these stay in flight */
         Py_CLEAR(rest);
     }
     mp_drop_handles(rest);
-    PyErr_Restore(type, value, traceback);
+    mp_put_back(&error);
 }
 
 void mp_message_adopt(PyObject *handles)
@@ -189,7 +183,6 @@ static int split(PyObject *args, Py_ssize_t from, PyObject **function, PyObject 
 PyObject *mp_py_in_message(PyObject *module, PyObject *args)
 {
     PyObject *function, *rest, *handles;
-    (void)module;
 
     if (split(args, 0, &function, &rest) < 0)
         return NULL;
@@ -208,7 +201,6 @@ PyObject *mp_py_in_message(PyObject *module, PyObject *args)
 PyObject *mp_py_sent(PyObject *module, PyObject *args)
 {
     PyObject *function, *rest, *handles;
-    (void)module;
 
     if (split(args, 1, &function, &rest) < 0)
         return NULL;
@@ -234,8 +226,7 @@ static PyObject *message_type, *sent; /* `sent`: of every message that is sent *
 
 PyObject *mp_message_new(PyObject *data, PyObject *handles)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)message_type, Py_tp_alloc);
-    Message *self = (Message *)alloc((PyTypeObject *)message_type, 0);
+    Message *self = mp_new(message_type);
 
     if (self == NULL) {
         mp_drop_handles(handles);
@@ -318,22 +309,18 @@ static PyObject *pickled(PyObject *args, int by_value)
 /* pickled(function, *args) -> Message; the function pickles an object, and returns its pickle */
 PyObject *mp_py_pickled(PyObject *module, PyObject *args)
 {
-    (void)module;
     return pickled(args, 0);
 }
 
 /* pickled_by_value(function, *args) -> Message */
 PyObject *mp_py_pickled_by_value(PyObject *module, PyObject *args)
 {
-    (void)module;
     return pickled(args, 1);
 }
 
 static void message_dealloc(PyObject *op)
 {
     Message *self = (Message *)op;
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
     if (self->handles != NULL && self->pid == getpid())
         mp_drop_handles(self->handles);
@@ -341,14 +328,12 @@ static void message_dealloc(PyObject *op)
         Py_XDECREF(self->handles);
     Py_XDECREF(self->data);
     Py_XDECREF(self->error);
-    release(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 /* leave(): its references are its receiver's from now on */
 static PyObject *message_leave(PyObject *op, PyObject *unused)
 {
-    (void)unused;
     mp_message_unhold(((Message *)op)->handles);
     Py_CLEAR(((Message *)op)->handles);
     Py_RETURN_NONE;
@@ -357,7 +342,6 @@ static PyObject *message_leave(PyObject *op, PyObject *unused)
 static PyObject *get_data(PyObject *op, void *unused)
 {
     PyObject *data = ((Message *)op)->data;
-    (void)unused;
     mp_message_unhold(((Message *)op)->handles); /* the caller may send it elsewhere */
     return Py_NewRef(data == NULL ? Py_None : data);
 }
@@ -365,14 +349,12 @@ static PyObject *get_data(PyObject *op, void *unused)
 static PyObject *get_error(PyObject *op, void *unused)
 {
     PyObject *error = ((Message *)op)->error;
-    (void)unused;
     return Py_NewRef(error == NULL ? Py_None : error);
 }
 
 static PyObject *get_handles(PyObject *op, void *unused)
 {
     PyObject *handles = ((Message *)op)->handles;
-    (void)unused;
     return handles == NULL ? PyTuple_New(0) : PyList_AsTuple(handles);
 }
 
@@ -397,20 +379,12 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "mp_core._block.Message",
-    .basicsize = sizeof(Message),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
-
 int mp_add_message_type(PyObject *module)
 {
-    message_type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    message_type =
+        mp_add_type(module, "mp_core._block.Message", sizeof(Message), MP_ONLY_HERE, slots);
     sent = message_type == NULL ? NULL : mp_message_new(NULL, NULL);
-    if (sent == NULL || PyModule_AddObjectRef(module, "SENT", sent) < 0)
-        return -1;
-    return PyModule_AddObjectRef(module, "Message", message_type);
+    return sent == NULL ? -1 : PyModule_AddObjectRef(module, "SENT", sent);
 }
 
 PyObject *mp_make_handle(const mpshm_block *block, int flags)
@@ -448,7 +422,6 @@ PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags)
  * there is no more memory for blocks, and to try for each array would take longer than to send it */
 PyObject *mp_py_message_exhausted(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     if (current != NULL)
         current->is_exhausted = 1;
     Py_RETURN_NONE;
@@ -472,6 +445,22 @@ int mp_message_has_room(size_t nbytes, size_t limit)
 }
 
 /* ---- errors ---- */
+
+int mp_timeout(PyObject *seconds, int64_t *ns)
+{
+    *ns = -1;
+    if (seconds == Py_None)
+        return 0;
+    double value = PyFloat_AsDouble(seconds);
+    if (value == -1.0 && PyErr_Occurred())
+        return -1;
+    if (isnan(value)) {
+        PyErr_SetString(PyExc_ValueError, "a timeout is a number of seconds, not nan");
+        return -1;
+    }
+    *ns = value <= 0 ? 0 : value > 9e9 ? -1 : (int64_t)(value * 1e9);
+    return 0;
+}
 
 PyObject *mp_raise_errno(PyObject *type, int number)
 {
@@ -500,7 +489,6 @@ unsigned long long mp_count_copied(unsigned long long nbytes)
 /* copied_bytes(more): add `more`; returns the sum */
 PyObject *mp_py_copied_bytes(PyObject *module, PyObject *more)
 {
-    (void)module;
     unsigned long long nbytes = PyLong_AsUnsignedLongLong(more);
     if (PyErr_Occurred())
         return NULL;

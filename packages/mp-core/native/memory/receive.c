@@ -127,24 +127,18 @@ static void discard_rest(PyObject *message)
 
 PyObject *mp_receiving_failed(PyObject *message)
 {
-    PyObject *type, *error, *traceback, *instead;
-
     if (on_failure == NULL)
         return NULL;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(error, traceback);
+    PyObject *error = mp_raised();
     discard_rest(message);
-    instead = PyObject_CallFunctionObjArgs(on_failure, message, error, NULL);
+    PyObject *instead = PyObject_CallFunctionObjArgs(on_failure, message, error, NULL);
     if (instead == Py_NotImplemented) {
         Py_CLEAR(instead);
-        PyErr_Restore(type, error, traceback);
+        PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error,
+                      PyException_GetTraceback(error));
         return NULL;
     }
-    Py_XDECREF(type);
-    Py_XDECREF(error);
-    Py_XDECREF(traceback);
+    Py_DECREF(error);
     return instead;
 }
 
@@ -156,7 +150,6 @@ PyObject *mp_py_setup_receiving(PyObject *module, PyObject *args)
 {
     PyObject *given[4];
     PyObject **kept[4] = {&mp_unpickle, &on_refusal, &on_private, &on_failure};
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OOOO:setup_receiving", &given[0], &given[1], &given[2], &given[3]))
         return NULL;
@@ -176,7 +169,6 @@ static int injected; /* -errno that receiving a block fails with, for tests */
 /* inject(errno): let each receive fail with it from now on; 0 ends that. For tests. */
 PyObject *mp_py_inject(PyObject *module, PyObject *number)
 {
-    (void)module;
     injected = -(int)PyLong_AsLong(number);
     if (PyErr_Occurred())
         return NULL;
@@ -272,7 +264,6 @@ PyObject *mp_py_rebuild_block(PyObject *module, PyObject *handle)
 {
     int rc;
     PyObject *block = mp_receive_block(handle, &rc);
-    (void)module;
 
     return block ? block : mp_refuse(handle, rc);
 }
@@ -282,7 +273,6 @@ PyObject *mp_py_rebuild_copy(PyObject *module, PyObject *handle)
 {
     int rc;
     PyObject *block = mp_receive_block(handle, &rc);
-    (void)module;
 
     if (block != NULL)
         return block;
@@ -303,7 +293,6 @@ PyObject *mp_py_discard(PyObject *module, PyObject *handle)
 {
     char *bytes;
     Py_ssize_t len;
-    (void)module;
 
     if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return NULL;
@@ -315,8 +304,6 @@ PyObject *mp_py_discard(PyObject *module, PyObject *handle)
 /* discard_unread(data): discard every handle in the bytes of messages that no process will read. */
 PyObject *mp_py_discard_unread(PyObject *module, PyObject *data)
 {
-    (void)module;
-
     discard_rest(data);
     Py_RETURN_NONE;
 }

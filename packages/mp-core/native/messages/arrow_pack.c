@@ -440,7 +440,6 @@ PyObject *mp_py_pack_arrow(PyObject *module, PyObject *args)
     arrow_array *chunks = NULL, next;
     int64_t count = 0, room = 0;
     packer p = {.pieces = NULL};
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OL:pack_arrow", &capsule, &least) ||
         (stream = PyCapsule_GetPointer(capsule, ARROW_STREAM)) == NULL)

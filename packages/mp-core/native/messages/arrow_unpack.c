@@ -326,7 +326,6 @@ PyObject *mp_py_unpack_arrow(PyObject *module, PyObject *args)
     Py_ssize_t nbytes;
     PyObject *memory;
     arrow_schema schema;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "y#O:unpack_arrow", &layout, &nbytes, &memory))
         return NULL;

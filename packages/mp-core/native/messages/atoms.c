@@ -54,7 +54,6 @@ static int is_small(PyObject *object, int depth)
 /* is_small(object) -> whether it is an immutable object of few atoms */
 PyObject *mp_py_is_small(PyObject *module, PyObject *object)
 {
-    (void)module;
     return PyBool_FromLong(is_small(object, DEPTH));
 }
 
@@ -62,6 +61,5 @@ PyObject *mp_py_is_small(PyObject *module, PyObject *object)
  * not if it has large bytes or texts */
 PyObject *mp_py_is_of_atoms(PyObject *module, PyObject *object)
 {
-    (void)module;
     return PyBool_FromLong(mp_is_made_of(is_atom, object, DEPTH, PY_SSIZE_T_MAX));
 }

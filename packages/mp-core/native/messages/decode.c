@@ -533,7 +533,6 @@ PyObject *mp_decode(PyObject *data)
 PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
 {
     PyObject *object = read_plain(data, 0);
-    (void)module;
 
     if (object != NULL || PyErr_Occurred())
         return object;
@@ -552,7 +551,6 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 {
     PyObject *object = NULL;
     uint64_t began = mp_timeline_begin();
-    (void)module;
 
     mp_receiving_begin();
     if (nargs == 1 && names == NULL) {

@@ -882,7 +882,6 @@ static PyObject *encoded_or_none(PyObject *object, int may_share)
  * first by ForkingPickler.dumps */
 PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
 {
-    (void)module;
     if (object == in_vain) {
         in_vain = NULL;
         Py_RETURN_NONE;
@@ -893,7 +892,6 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
 /* plain_data(object) -> bytes, or None for an object whose pickle needs a ForkingPickler or a handle */
 PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
 {
-    (void)module;
     return encoded_or_none(object, 0);
 }
 
@@ -901,7 +899,6 @@ PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
  * program may have replaced to look at them */
 PyObject *mp_py_only_atoms(PyObject *module, PyObject *on)
 {
-    (void)module;
     shares_nothing = on == Py_True;
     Py_RETURN_NONE;
 }

@@ -85,7 +85,6 @@ PyObject *mp_py_copy_large(PyObject *module, PyObject *object)
 {
     Py_buffer view;
     int rc = 0;
-    (void)module;
 
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0)
         return NULL;
@@ -233,19 +232,16 @@ static PyObject *rebuild(PyObject *handle, maker make)
 
 PyObject *mp_py_rebuild_bytes(PyObject *module, PyObject *handle)
 {
-    (void)module;
     return rebuild(handle, make_bytes);
 }
 
 PyObject *mp_py_rebuild_bytearray(PyObject *module, PyObject *handle)
 {
-    (void)module;
     return rebuild(handle, make_bytearray);
 }
 
 PyObject *mp_py_rebuild_str(PyObject *module, PyObject *handle)
 {
-    (void)module;
     return rebuild(handle, make_str);
 }
 

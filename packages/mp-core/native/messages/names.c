@@ -39,7 +39,6 @@ int mp_setup_names(PyObject *module)
         {&attribute_names[DUMPS], "dumps"},
         {&attribute_names[LOADS], "loads"},
     };
-    (void)module;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (mp_intern(names[i].name, names[i].text) < 0)

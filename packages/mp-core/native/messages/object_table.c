@@ -116,7 +116,6 @@ static PyObject *list_of_objects(ObjectTable *self)
 static PyObject *written(PyObject *op, PyObject *unused)
 {
     ObjectTable *self = (ObjectTable *)op;
-    (void)unused;
 
     if (self->count == 0 && self->left == 0)
         Py_RETURN_NONE;
@@ -131,13 +130,11 @@ static PyObject *written(PyObject *op, PyObject *unused)
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     PyObject *reducers;
-    (void)names;
 
     if (!PyArg_ParseTuple(args, "O!:ObjectTable", &PyDict_Type, &reducers) ||
         mp_set_up_pickling() < 0)
         return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    ObjectTable *self = (ObjectTable *)alloc(type, 0);
+    ObjectTable *self = mp_new(type);
     if (self == NULL)
         return NULL;
     int rc = begin_list(self);
@@ -150,12 +147,8 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
 
 static void table_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     mp_end_plan(&((ObjectTable *)op)->survey.plan);
-    release(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 /* ---- reading ---- */
@@ -164,7 +157,6 @@ static void table_dealloc(PyObject *op)
 PyObject *mp_py_out_of_band(PyObject *module, PyObject *number)
 {
     size_t n = PyLong_AsSize_t(number);
-    (void)module;
 
     if (n == (size_t)-1 && PyErr_Occurred())
         return NULL;
@@ -177,7 +169,6 @@ PyObject *mp_py_out_of_band(PyObject *module, PyObject *number)
 PyObject *mp_py_load_out_of_band(PyObject *module, PyObject *args)
 {
     PyObject *stream, *objects;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "SO:load_out_of_band", &stream, &objects))
         return NULL;
@@ -217,19 +208,12 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    .name = "mp_core._block.ObjectTable",
-    .basicsize = sizeof(ObjectTable),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
-};
-
 int mp_add_object_table(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "ObjectTable", type);
+    PyObject *type =
+        mp_add_type(module, "mp_core._block.ObjectTable", sizeof(ObjectTable), 0, slots);
 
     Py_XDECREF(type);
     out_of_band = PyObject_GetAttrString(module, "out_of_band");
-    return out_of_band == NULL ? -1 : rc;
+    return type == NULL || out_of_band == NULL ? -1 : 0;
 }

@@ -28,7 +28,6 @@ int mp_setup_objects(PyObject *module)
     static const char *const texts[ASKED] = {
         "__reduce_ex__",  "__reduce__",       "__getstate__", "__getnewargs_ex__",
         "__getnewargs__", "__getattribute__", "__getattr__",  "__class__"};
-    (void)module;
 
     for (int i = 0; i < ASKED; i++)
         if (mp_intern(&asked[i], texts[i]) < 0)

@@ -125,7 +125,6 @@ static PyObject *reader_readline(PyObject *op, PyObject *unused)
     Reader *self = (Reader *)op;
     PyObject *line = PyByteArray_FromStringAndSize(NULL, 0);
     char last = 0;
-    (void)unused;
 
     while (line != NULL && last != '\n' && advance(self)) {
         Py_ssize_t had = PyByteArray_Size(line);
@@ -182,13 +181,11 @@ static PyObject *arranged(PyObject *stream, PyObject *places)
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     PyObject *stream, *places;
-    (void)names;
 
     if (!PyArg_ParseTuple(args, "SO!:PickleReader", &stream, &PyList_Type, &places))
         return NULL;
     PyObject *pieces = arranged(stream, places);
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Reader *self = pieces ? (Reader *)alloc(type, 0) : NULL;
+    Reader *self = pieces ? mp_new(type) : NULL;
     if (self == NULL)
         Py_XDECREF(pieces);
     else
@@ -215,13 +212,9 @@ static int reader_clear(PyObject *op)
 
 static void reader_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     PyObject_GC_UnTrack(op);
     reader_clear(op);
-    release(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyMethodDef reader_methods[] = {
@@ -242,18 +235,11 @@ static PyType_Slot reader_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec reader_spec = {
-    .name = "mp_core._block.PickleReader",
-    .basicsize = sizeof(Reader),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = reader_slots,
-};
-
 int mp_add_pickle_reader(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &reader_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "PickleReader", type);
+    PyObject *type = mp_add_type(module, "mp_core._block.PickleReader", sizeof(Reader),
+                                 Py_TPFLAGS_HAVE_GC, reader_slots);
 
     Py_XDECREF(type);
-    return rc;
+    return type == NULL ? -1 : 0;
 }

@@ -138,7 +138,6 @@ static PyObject *writer_take(PyObject *op, PyObject *unused)
                        : self->stream != NULL ? Py_NewRef(self->stream)
                                               : PyBytes_FromStringAndSize(NULL, 0);
     PyObject *places = self->places != NULL ? Py_NewRef(self->places) : PyList_New(0);
-    (void)unused;
 
     Py_CLEAR(self->stream);
     Py_CLEAR(self->parts);
@@ -157,12 +156,10 @@ static PyObject *writer_take(PyObject *op, PyObject *unused)
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     PyObject *on_failure;
-    (void)names;
 
     if (!PyArg_ParseTuple(args, "O:PickleWriter", &on_failure))
         return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Writer *self = (Writer *)alloc(type, 0);
+    Writer *self = mp_new(type);
     if (self != NULL)
         self->on_failure = Py_NewRef(on_failure);
     return (PyObject *)self;
@@ -193,13 +190,9 @@ static int writer_clear(PyObject *op)
 
 static void writer_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
     PyObject_GC_UnTrack(op);
     writer_clear(op);
-    release(op);
-    Py_DECREF(type);
+    mp_free(op);
 }
 
 static PyMethodDef writer_methods[] = {
@@ -218,18 +211,11 @@ static PyType_Slot writer_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec writer_spec = {
-    .name = "mp_core._block.PickleWriter",
-    .basicsize = sizeof(Writer),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = writer_slots,
-};
-
 int mp_add_pickle_writer(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &writer_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "PickleWriter", type);
+    PyObject *type = mp_add_type(module, "mp_core._block.PickleWriter", sizeof(Writer),
+                                 Py_TPFLAGS_HAVE_GC, writer_slots);
 
     Py_XDECREF(type);
-    return rc;
+    return type == NULL ? -1 : 0;
 }

@@ -54,7 +54,6 @@ static PyType_Spec spec = {
 PyObject *mp_py_setup_reducer_table(PyObject *module, PyObject *args)
 {
     PyObject *ids, *function;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "O!O:setup_reducer_table", &PyDict_Type, &ids, &function))
         return NULL;

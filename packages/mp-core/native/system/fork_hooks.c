@@ -46,16 +46,10 @@ static PyObject *exception; /* of a handler, to be raised in the main thread */
 
 static void keep_exception(void)
 {
-    PyObject *type, *value, *traceback;
+    PyObject *value = mp_raised();
 
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(value, traceback);
     if (exception != NULL && exception != value && PyException_GetContext(value) == NULL)
         PyException_SetContext(value, Py_NewRef(exception)); /* as of an `except` */
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
     Py_XDECREF(exception);
     exception = value;
 }
@@ -82,7 +76,6 @@ static PyObject *before(PyObject *module, PyObject *unused)
 {
     struct under_way *now = PyMem_Malloc(sizeof(*now));
     sigset_t all;
-    (void)module, (void)unused;
 
     if (now == NULL)
         return PyErr_NoMemory();
@@ -110,7 +103,6 @@ static PyObject *before(PyObject *module, PyObject *unused)
 static int raise_exception(void *unused)
 {
     PyObject *value = exception;
-    (void)unused;
 
     exception = NULL;
     if (value == NULL)
@@ -135,7 +127,6 @@ static PyObject *leave(sigset_t *mask)
 static PyObject *after_in_parent(PyObject *module, PyObject *unused)
 {
     sigset_t mask;
-    (void)module, (void)unused;
 
     if (innermost == NULL) /* registered during this fork */
         Py_RETURN_NONE;
@@ -157,7 +148,6 @@ static PyObject *after_in_parent(PyObject *module, PyObject *unused)
 static PyObject *after_in_child(PyObject *module, PyObject *unused)
 {
     sigset_t mask;
-    (void)module, (void)unused;
 
     for (Py_ssize_t i = 0; i < PyList_Size(in_childs); i++) {
         PyObject *hook = Py_NewRef(PyList_GetItem(in_childs, i));
@@ -209,7 +199,6 @@ static int arm(void)
 PyObject *mp_py_register_at_fork(PyObject *module, PyObject *args)
 {
     PyObject *hook, *release, *in_child;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "OOO:register_at_fork", &hook, &release, &in_child) ||
         (befores == NULL && arm() < 0) ||

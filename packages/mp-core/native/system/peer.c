@@ -12,7 +12,6 @@ PyObject *mp_py_peer(PyObject *module, PyObject *number)
     socklen_t len = sizeof(name);
     int family = -1, pid = 0;
     long fd = PyLong_AsLong(number);
-    (void)module;
 
     if (fd == -1 && PyErr_Occurred())
         return NULL;

@@ -6,7 +6,6 @@
 /* version() -> the version of the compiled library */
 PyObject *mp_py_version(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyUnicode_FromString(mpshm_version());
 }
 
@@ -15,7 +14,6 @@ PyObject *mp_py_set_manager(PyObject *module, PyObject *path)
 {
     const char *text = PyBytes_AsString(path);
 
-    (void)module;
     return text == NULL ? NULL : PyLong_FromLong(mpshm_set_manager(text));
 }
 
@@ -25,7 +23,6 @@ PyObject *mp_py_own_session(PyObject *module, PyObject *unused)
 {
     unsigned char id[MPSHM_ID_SIZE];
 
-    (void)module, (void)unused;
     Py_BEGIN_ALLOW_THREADS mpshm_attach();
     mpshm_own_session(id);
     Py_END_ALLOW_THREADS return PyBytes_FromStringAndSize((char *)id, sizeof(id));
@@ -51,7 +48,6 @@ PyObject *mp_py_attach_to(PyObject *module, PyObject *session)
 {
     const unsigned char *id = id_in(session);
 
-    (void)module;
     if (id == NULL)
         return NULL;
     Py_BEGIN_ALLOW_THREADS mpshm_set_own_session(id);
@@ -66,7 +62,6 @@ PyObject *mp_py_attach_by_descriptors(PyObject *module, PyObject *args)
     PyObject *session;
     int fds[2];
 
-    (void)module;
     if (!PyArg_ParseTuple(args, "Oii:attach_by_descriptors", &session, &fds[0], &fds[1]))
         return NULL;
     const unsigned char *id = id_in(session);
@@ -82,7 +77,6 @@ PyObject *mp_py_open_descriptors_for_child(PyObject *module, PyObject *unused)
 {
     int fds[2] = {-1, -1};
 
-    (void)module, (void)unused;
     Py_BEGIN_ALLOW_THREADS mpshm_open_descriptors_for_child(fds);
     Py_END_ALLOW_THREADS return Py_BuildValue("ii", fds[0], fds[1]);
 }
@@ -92,7 +86,6 @@ PyObject *mp_py_set_message_timeout(PyObject *module, PyObject *timeout)
 {
     unsigned long long ns = PyLong_AsUnsignedLongLong(timeout);
 
-    (void)module;
     if (PyErr_Occurred())
         return NULL;
     mpshm_set_message_timeout(ns);
@@ -105,7 +98,6 @@ PyObject *mp_py_handle_alive(PyObject *module, PyObject *handle)
     char *bytes;
     Py_ssize_t n;
 
-    (void)module;
     if (PyBytes_AsStringAndSize(handle, &bytes, &n) < 0)
         return NULL;
     return PyBool_FromLong(mpshm_handle_alive((unsigned char *)bytes, (size_t)n));

@@ -153,16 +153,14 @@ PyObject *mp_py_timeline_open(PyObject *module, PyObject *args)
     struct mp_timeline header = {
         .magic = "mptline1", .used = FIRST_STRING, .pid = (uint32_t)getpid()};
     int fd;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "iIII:timeline_open", &fd, &header.capacity, &header.strings,
                           &header.parent))
         return NULL;
     if (header.capacity == 0 || (header.capacity & (header.capacity - 1)) != 0 ||
-        mp_timeline != NULL) {
-        PyErr_SetString(PyExc_ValueError, "a ring has a power of two of events, and a process one");
-        return NULL;
-    }
+        mp_timeline != NULL)
+        return PyErr_Format(PyExc_ValueError,
+                            "a ring has a power of two of events, and a process one");
     void *at =
         mmap(NULL, nbytes_of(&header, header.capacity), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
@@ -181,7 +179,6 @@ PyObject *mp_py_timeline_open(PyObject *module, PyObject *args)
 /* timeline_close() -> how many bytes of the file are in use */
 PyObject *mp_py_timeline_close(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     if (mp_timeline == NULL)
         return PyLong_FromLong(0);
     uint64_t written = mp_timeline->written, capacity = mp_timeline->capacity;
@@ -198,7 +195,6 @@ PyObject *mp_py_timeline_name(PyObject *module, PyObject *args)
     const char *text;
     Py_ssize_t nbytes;
     int is_own;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "s#p:timeline_name", &text, &nbytes, &is_own))
         return NULL;
@@ -217,7 +213,6 @@ PyObject *mp_py_timeline_name(PyObject *module, PyObject *args)
 /* timeline_now() -> ns of the clock of events */
 PyObject *mp_py_timeline_now(PyObject *module, PyObject *unused)
 {
-    (void)module, (void)unused;
     return PyLong_FromUnsignedLongLong(mp_timeline_now());
 }
 
@@ -226,7 +221,6 @@ PyObject *mp_py_timeline_now(PyObject *module, PyObject *unused)
 PyObject *mp_py_timeline_blocks(PyObject *module, PyObject *unused)
 {
     uint64_t n[2][2];
-    (void)module, (void)unused;
 
     memcpy(n, mp_timeline_blocks, sizeof(n));
     memset(mp_timeline_blocks, 0, sizeof(n));
@@ -239,7 +233,6 @@ PyObject *mp_py_timeline_blocks(PyObject *module, PyObject *unused)
 PyObject *mp_py_timeline_write(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     uint64_t v[8], now = mp_timeline_now();
-    (void)module;
 
     if (nargs != 8)
         return PyErr_Format(PyExc_TypeError, "timeline_write takes 8 numbers, not %zd", nargs);
