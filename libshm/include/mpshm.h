@@ -17,7 +17,7 @@
  *   - Sizes are in bytes. Any thread may call any function, but no thread may release a block while
  *     another thread uses the same mpshm_block.
  *   - The Python binding compiles these headers as its interface definition, so they are plain C:
- *     enums instead of macros, no inline functions. */
+ *     enums, one macro for a number that is too large for an enum, no inline functions. */
 
 #include "mpshm/process.h"
 #include "mpshm/block.h"

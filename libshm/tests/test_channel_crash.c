@@ -80,7 +80,7 @@ static void writer_killed(void (*act)(struct line *), int selected, int duplex, 
     for (long step = 0;; step += stride(step, dense)) {
         struct line line = line_open(duplex);
         if (selected)
-            mpshm_channel_selectable(line.reader, line.from, WAITER(NULL));
+            mpshm_channel_selectable(line.reader, line.from);
         int killed = killed_after(step, act, &line);
         int there = mpshm_channel_poll(line.reader, line.from, 0, WAITER(NULL));
         int64_t number = receive_number(&line, 0);
@@ -141,7 +141,7 @@ static void reader_killed(uint64_t nbytes, int selected, long dense)
     for (long step = 0;; step += stride(step, dense)) {
         struct line line = line_open(0);
         if (selected)
-            mpshm_channel_selectable(line.reader, line.from, WAITER(NULL));
+            mpshm_channel_selectable(line.reader, line.from);
         CHECK_EQ(send_number(&line, CHILDS, nbytes, FOREVER), 0);
         int killed = killed_after(step, act_receive, &line);
         CHECK_EQ(send_number(&line, AFTER, 100, FOREVER), 0);

@@ -74,7 +74,7 @@ static void writer_stopped(int duplex, int earlier)
 
     for (long step = 0; pid != 0; step += stride(step)) {
         struct line line = line_open(duplex);
-        mpshm_channel_selectable(line.reader, line.from, WAITER(NULL));
+        mpshm_channel_selectable(line.reader, line.from);
         if (earlier)
             CHECK_EQ(send_number(&line, EARLIER, SMALL, FOREVER), 0);
         pid = stopped_after(step, &line, data, SMALL);

@@ -199,7 +199,7 @@ int mpshm_channel_take_foreign(mpshm_channel *end);
 /* Call it before the program waits for `fd` with select, poll or epoll: from then on the descriptor
  * is readable while, and only while, there is something to receive. That costs a message to an
  * empty channel two system calls. */
-int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+void mpshm_channel_selectable(mpshm_channel *end, int fd);
 
 /* The caller has closed its descriptor of the reading end; `fd` is another one of the same pipe. If
  * no process has a reading end any more, the ring has all the messages that it will ever have

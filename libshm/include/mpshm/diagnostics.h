@@ -3,8 +3,6 @@
 #define MPSHM_PUBLIC_DIAGNOSTICS_H
 #include <stdint.h>
 
-enum { MPSHM_HOLDERS = 1024 };
-
 /* One segment of shared memory, in which its owner allocates, and the processes that have
  * references to its blocks. */
 typedef struct {
@@ -52,8 +50,8 @@ typedef struct {
 /* List the sessions of this user and their processes, each in at most `room` entries, and set the
  * counts to the numbers that there are. This process attaches each session for the duration of the
  * call and writes nothing to it. A session in which nothing was ever shared is left out. */
-int mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *session_count,
-                         mpshm_process_info *processes, int process_room, int *process_count);
+void mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *session_count,
+                          mpshm_process_info *processes, int process_room, int *process_count);
 
 enum { MPSHM_SITE_SIZE = 124 };
 

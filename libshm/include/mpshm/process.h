@@ -6,7 +6,7 @@
  * `parent` is the pid that the caller believes to be its parent. If that process has died already,
  * the call raises the signal at once, so no orphan is missed. Pass 0 for the present parent.
  * "Parent" means the *thread* that forked: the signal also comes when that thread ends.
- * -EINVAL for a signal that does not exist; -ENOSYS where the platform has no such signal. */
+ * -EINVAL for a signal that does not exist. */
 int mpshm_set_pdeathsig(int signum, int parent);
 
 enum { MPSHM_THREAD_NAME_SIZE = 16 };

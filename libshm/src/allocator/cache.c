@@ -35,10 +35,7 @@ void mpshm__cache_recount(struct mpshm__control *control, struct mpshm__segment 
     if (counted > before)
         atomic_fetch_add(&control->cached_bytes, counted - before);
     else
-        for (uint64_t sum = atomic_load(&control->cached_bytes), less = before - counted;
-             !atomic_compare_exchange_weak(&control->cached_bytes, &sum,
-                                           sum > less ? sum - less : 0);)
-            ;
+        take_away(&control->cached_bytes, before - counted);
 }
 
 void mpshm__cache_wake(struct mpshm__control *control)

@@ -160,10 +160,8 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
     }
 }
 
-int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+void mpshm_channel_selectable(mpshm_channel *end, int fd)
 {
-    (void)waiter;
     if (end->in.ring != NULL && !atomic_exchange(&end->in.ring->selectable, 1))
         mpshm__wakeup_settle(end, fd);
-    return 0;
 }

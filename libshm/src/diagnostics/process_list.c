@@ -149,8 +149,8 @@ static void list_session(const unsigned char *id, void *arg)
         mpshm__session_detach_idle(session);
 }
 
-int mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *session_count,
-                         mpshm_process_info *processes, int process_room, int *process_count)
+void mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *session_count,
+                          mpshm_process_info *processes, int process_room, int *process_count)
 {
     struct listing l = {.sessions = sessions,
                         .session_room = session_room,
@@ -162,5 +162,4 @@ int mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *se
     mpshm__unlock();
     *session_count = l.session_count;
     *process_count = l.process_count;
-    return 0;
 }

@@ -15,8 +15,8 @@
  *   - A process allocates only in its own segments, so allocation needs no lock between processes.
  *   - Any process may take or release a reference to any block, with atomic operations on the
  *     block's descriptor.
- *   - libshm has no locks of its own in shared memory, so a process that dies cannot leave one locked. The
- *     locks of programs outlive their owners (sync_block.h). */
+ *   - The tables have no locks, so a process that dies cannot leave one locked. Those of rings are
+ *     robust (channel/ring.h), and those of programs outlive their owners (sync_block.h). */
 #ifndef MPSHM_CONTROL_FILE_LAYOUT_H
 #define MPSHM_CONTROL_FILE_LAYOUT_H
 

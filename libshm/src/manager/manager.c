@@ -215,11 +215,8 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     }
     struct mpshm__control *control = m->session.control;
     atomic_fetch_add(&control->manager_starts, 1);
-    if (atomic_load(&control->ready) != 1) {
-        atomic_store(&control->ready, 1);
-    } else {
+    if (atomic_exchange(&control->ready, 1) == 1)
         mpshm__reaper_resume(m);
-    }
 
     err = mpshm__cache_limit_begin(m);
     if (err < 0)

@@ -197,9 +197,7 @@ void mpshm__reaper_resume(struct manager *m)
         if (fd >= 0 && mpshm__reaper_map_segment(m, i, fd) < 0)
             close(fd);
     }
-    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
-        if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_TAKEN)
-            mpshm__reaper_watch(m, slot);
+    mpshm__reaper_discover(m); /* all slots: nobody is connected yet */
     mpshm__reaper_poll(m);
     for (uint32_t i = 0; i < m->session.segment_top; i++)
         if (m->session.segments[i] != NULL)

@@ -154,13 +154,6 @@ static int reclaim(struct manager *m, uint32_t i, uint64_t now)
     return 0;
 }
 
-static void take_back(struct mpshm__segment_entry *entry, struct manager *m, uint32_t i,
-                      uint32_t handed)
-{
-    if (atomic_compare_exchange_strong(&entry->handed, &handed, TAKEN_BACK))
-        mpshm__orphan_begin(m, i);
-}
-
 void mpshm__orphans_reclaim(struct manager *m)
 {
     uint64_t now = mpshm__now_ns();
@@ -173,8 +166,10 @@ void mpshm__orphans_reclaim(struct manager *m)
         if (m->session.segments[i] == NULL)
             continue;
         uint32_t handed = atomic_load(&entry->handed);
-        if (handed != 0 && now - m->since[i] > CONFIRM_WITHIN_MS * 1000000ull)
-            take_back(entry, m, i, handed);
+        uint32_t expected = handed;
+        if (handed != 0 && now - m->since[i] > CONFIRM_WITHIN_MS * 1000000ull &&
+            atomic_compare_exchange_strong(&entry->handed, &expected, TAKEN_BACK))
+            mpshm__orphan_begin(m, i);
         if (handed != 0) {
             orphans++, soon = 1;
         } else if (atomic_load(&entry->owner) == MPSHM__NO_SLOT) {

@@ -1,4 +1,4 @@
-/* The functions that each platform implements in a folder of its own. */
+/* The functions of the platform, which linux/ implements. */
 #ifndef MPSHM_PLATFORM_H
 #define MPSHM_PLATFORM_H
 

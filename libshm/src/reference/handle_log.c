@@ -163,9 +163,9 @@ static void commit(uint64_t number)
     struct mpshm__logged *notes = atomic_load_explicit(&OWN.of_slot, memory_order_acquire);
 
     if (notes != NULL && number != 0)
-        FOR_EACH_NOTE(i)
-    if (atomic_load(&OWN.number[i]) == number)
-        atomic_store(&notes[i].state, MPSHM__HANDLE_HELD);
+        FOR_EACH_NOTE (i)
+            if (atomic_load(&OWN.number[i]) == number)
+                atomic_store(&notes[i].state, MPSHM__HANDLE_HELD);
 }
 
 void mpshm_handle_log_end(uint64_t number)
@@ -173,9 +173,9 @@ void mpshm_handle_log_end(uint64_t number)
     struct mpshm__logged *notes = atomic_load_explicit(&OWN.of_slot, memory_order_acquire);
 
     if (notes != NULL && number != 0)
-        FOR_EACH_NOTE(i)
-    if (atomic_load(&OWN.number[i]) == number)
-        remove_note(notes, i);
+        FOR_EACH_NOTE (i)
+            if (atomic_load(&OWN.number[i]) == number)
+                remove_note(notes, i);
 }
 
 /* The mark of the only message of a block, whose bytes were copied for it; NULL for another handle.
@@ -225,13 +225,13 @@ static void forget(const struct mpshm__handle *handle)
     struct mpshm__logged *notes = atomic_load(&OWN.of_slot);
 
     if (notes != NULL)
-        FOR_EACH_NOTE(i)
-    if (is_of(&notes[i], handle->segment, handle->segment_index, handle->block,
-              handle->generation << 8 | handle->message) &&
-        atomic_load(&notes[i].state) != MPSHM__HANDLE_FREE) {
-        remove_note(notes, i);
-        return;
-    }
+        FOR_EACH_NOTE (i)
+            if (is_of(&notes[i], handle->segment, handle->segment_index, handle->block,
+                      handle->generation << 8 | handle->message) &&
+                atomic_load(&notes[i].state) != MPSHM__HANDLE_FREE) {
+                remove_note(notes, i);
+                return;
+            }
 }
 
 void mpshm__handle_log_forget(const struct mpshm__segment *segment,

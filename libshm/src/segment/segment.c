@@ -110,9 +110,7 @@ void mpshm__segment_dump(struct mpshm__segment *segment)
     end = (bumped + DUMP_STEP - 1) / DUMP_STEP * DUMP_STEP;
     if (end > segment->room)
         end = segment->room;
-    if (madvise(segment->data,
-                mpshm__pages(end) <= segment->room ? mpshm__pages(end) : segment->room,
-                MADV_DODUMP) == 0)
+    if (madvise(segment->data, end, MADV_DODUMP) == 0) /* a step, or the room: whole pages */
         segment->dumped = end;
 }
 

@@ -312,7 +312,7 @@ int mpshm__manager_connect_child(struct mpshm__session *session, int slot)
 
 int mpshm__control_from_manager(struct mpshm__session *session)
 {
-    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__CONTROL};
+    struct mpshm__frame frame = {.magic = MPSHM__WIRE};
     int err, fd = -1;
 
     if (mpshm__fd_get(&session->sock) < 0) {

@@ -6,7 +6,7 @@
  *             start                     locked by a process that starts a manager
  *             socket                    the manager listens here
  *
- * <runtime> is MPSHM_RUNTIME_DIR or /tmp. No other file of libshm knows these paths. */
+ * <runtime> is MPSHM_RUNTIME_DIR or /tmp. Only this file joins paths. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

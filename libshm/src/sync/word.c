@@ -20,26 +20,17 @@
 
 int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t value)
 {
-    uint64_t span = sleep->next;
-    int err, last = 0;
+    uint64_t span = mpshm__remaining(sleep->until, sleep->next);
 
-    if (sleep->until != MPSHM__FOREVER) {
-        uint64_t now = mpshm__now_ns();
-        if (now >= sleep->until)
-            return -ETIMEDOUT;
-        if (sleep->until - now <= span) {
-            span = sleep->until - now;
-            last = 1;
-        }
-    }
-    err = mpshm__futex_wait_for(word, value, span);
+    if (span == 0)
+        return -ETIMEDOUT;
+    int err = mpshm__futex_wait_for(word, value, span);
     if (err == -EINTR)
         return err;
     if (err != -ETIMEDOUT)
         return 0;
-    if (!last)
-        sleep->next =
-            sleep->next * 2 < MPSHM__LONGEST_SLEEP_NS ? sleep->next * 2 : MPSHM__LONGEST_SLEEP_NS;
+    sleep->next =
+        sleep->next * 2 < MPSHM__LONGEST_SLEEP_NS ? sleep->next * 2 : MPSHM__LONGEST_SLEEP_NS;
     return 1;
 }
 
@@ -60,10 +51,8 @@ int mpshm__sync_spin(struct mpshm__sync *sync, int (*has)(void *, uint64_t), voi
     struct mpshm__spin *spin = spin_of(sync);
     uint64_t most = mpshm__spin_length(spin, &awaited);
 
-    if (most > 0 && until != MPSHM__FOREVER) {
-        uint64_t now = mpshm__now_ns();
-        most = now >= until ? 0 : until - now < most ? until - now : most;
-    }
+    if (most > 0)
+        most = mpshm__remaining(until, most);
     return mpshm__spin(spin, &awaited, most);
 }
 

@@ -143,7 +143,7 @@ static int block_exec(PyObject *module)
 static PyModuleDef_Slot block_slots[] = {{Py_mod_exec, block_exec}, {0, NULL}};
 
 static struct PyModuleDef block_module = {
-    PyModuleDef_HEAD_INIT,  .m_name = "_block",     .m_doc = "The C type under mp_core.Block.",
+    PyModuleDef_HEAD_INIT,  .m_name = "_block",     .m_doc = "The compiled part of mp_core.",
     .m_methods = functions, .m_slots = block_slots,
 };
 

@@ -23,7 +23,8 @@ enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
 
 /* The base of mp_core.Block: one reference of this process to a block. */
 typedef struct {
-    PyObject_HEAD mpshm_block block;
+    PyObject_HEAD
+    mpshm_block block;
 } mp_buffer;
 
 /* ---- functions, types and exceptions of a module ---- */

@@ -140,7 +140,8 @@ void mp_driver_end(const mp_context *context)
 /* The driver may wait, for a function that needs the GIL, if a stream has very much to do. */
 #define CALL(code, call)                                                                           \
     do {                                                                                           \
-        Py_BEGIN_ALLOW_THREADS code = call;                                                        \
+        Py_BEGIN_ALLOW_THREADS                                                                     \
+        code = call;                                                                               \
         Py_END_ALLOW_THREADS                                                                       \
     } while (0)
 

@@ -178,7 +178,8 @@ static int allocate(mpshm_block *block, int *is_locked)
             return -1;
         Py_DECREF(done);
         *is_locked = 1;
-        Py_BEGIN_ALLOW_THREADS rc = mp_core.block_allocate(strategy, nbytes, MPSHM_ZEROED, block);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mp_core.block_allocate(strategy, nbytes, MPSHM_ZEROED, block);
         Py_END_ALLOW_THREADS
     }
     if (rc == -ENOMEM) {

@@ -25,7 +25,8 @@ typedef struct {
 } memory_row;
 
 typedef struct {
-    PyObject_HEAD memory_row *rows;
+    PyObject_HEAD
+    memory_row *rows;
     size_t count;
     uint64_t began, nbytes; /* for the timeline; 0 without one */
 } table;

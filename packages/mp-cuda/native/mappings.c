@@ -76,7 +76,8 @@ static void begin_change(void)
 {
     if (pthread_mutex_trylock(&changing) == 0)
         return;
-    Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&changing);
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&changing);
     Py_END_ALLOW_THREADS
 }
 

@@ -101,7 +101,8 @@ int mp_add_driver(PyObject *module);
 /* ---- array.c ---- */
 
 typedef struct {
-    PyObject_HEAD PyObject *shape, *strides, *dtype, *owner;
+    PyObject_HEAD
+    PyObject *shape, *strides, *dtype, *owner;
     uint64_t ptr, stream; /* stream 0: none is known */
     int device;
     char readonly;
@@ -153,7 +154,8 @@ void mp_leave_to(PyObject *queue, PyObject *object);
 /* ---- events.c ---- */
 
 typedef struct {
-    PyObject_HEAD void *event;
+    PyObject_HEAD
+    void *event;
     PyObject *task; /* NULL, or what is left to the queue of tasks at its end */
     int device;
     unsigned char handle[MP_CUDA_HANDLE];
@@ -199,7 +201,8 @@ typedef struct mp_memory mp_memory;
 
 /* A reference of this process to the lease of a message, as its owner or a receiver. */
 typedef struct {
-    PyObject_HEAD mpshm_block block; /* data is NULL after release */
+    PyObject_HEAD
+    mpshm_block block; /* data is NULL after release */
     uint64_t serial;
     PyObject *sent; /* NULL, or at the sender that receives its own message what it has sent */
     PyObject *held; /* NULL, or a list of the events that the owner keeps as long as the lease */
@@ -247,7 +250,8 @@ int mp_renew_process(void);
 
 /* An allocation of this process. */
 struct mp_memory {
-    PyObject_HEAD PyObject *key;
+    PyObject_HEAD
+    PyObject *key;
     uint64_t base, nbytes;
     size_t exports; /* how many have it */
     int device;
@@ -255,8 +259,8 @@ struct mp_memory {
 
 /* Memory that may be sent, with the object that keeps it; or of another process. */
 typedef struct mp_source {
-    PyObject_HEAD PyObject
-        *leases;             /* a tuple of References: the export that keeps it, or others' */
+    PyObject_HEAD
+    PyObject *leases;        /* a tuple of References: the export that keeps it, or others' */
     PyObject *owner;         /* NULL for memory of another process */
     struct mp_source *older; /* NULL, or in another export the same owner */
     mp_memory *memory;       /* NULL for memory of another process, and without any */
@@ -292,7 +296,8 @@ typedef struct mp_received mp_received;
 
 /* Memory of another process, open here. */
 typedef struct {
-    PyObject_HEAD PyObject *key;
+    PyObject_HEAD
+    PyObject *key;
     uint64_t ptr, nbytes;
     mp_link received; /* those that have arrays */
     size_t users;     /* how many there are, or were and are not closed yet */
@@ -306,7 +311,8 @@ typedef struct {
 
 /* What the arrays of one message on one allocation share. */
 struct mp_received {
-    PyObject_HEAD struct mp_dropped *rest; /* NULL in a forked child */
+    PyObject_HEAD
+    struct mp_dropped *rest; /* NULL in a forked child */
     mp_link link;
 };
 

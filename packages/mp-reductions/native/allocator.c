@@ -28,7 +28,8 @@ static void *allocate(size_t size, int flags)
     if (strategy != MPSHM_FILE_SYSTEM || size < MP_RELEASE_GIL_BYTES)
         rc = mp_core.heap_allocate(strategy, size, flags | MPSHM_NOWAIT, &at);
     if (rc == -EAGAIN && holds_gil()) {
-        Py_BEGIN_ALLOW_THREADS rc = mp_core.heap_allocate(strategy, size, flags, &at);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mp_core.heap_allocate(strategy, size, flags, &at);
         Py_END_ALLOW_THREADS
     } else if (rc == -EAGAIN) {
         rc = mp_core.heap_allocate(strategy, size, flags, &at);

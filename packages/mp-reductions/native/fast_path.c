@@ -121,9 +121,10 @@ PyObject *mp_copy_to_block(PyObject *op, size_t nbytes, const mp_dtype *dtype)
     if (!is_large || strategy != MPSHM_FILE_SYSTEM)
         rc = mp_core.block_allocate(strategy, nbytes, MPSHM_NOWAIT, &block);
     if (rc == -EAGAIN && is_large) {
-        Py_BEGIN_ALLOW_THREADS rc = mp_core.block_allocate(strategy, nbytes, 0, &block);
-        Py_END_ALLOW_THREADS if (rc == 0 && !has_still(op, nbytes, dtype))
-        {
+        Py_BEGIN_ALLOW_THREADS
+        rc = mp_core.block_allocate(strategy, nbytes, 0, &block);
+        Py_END_ALLOW_THREADS
+        if (rc == 0 && !has_still(op, nbytes, dtype)) {
             mp_core.block_release(&block);
             return NULL;
         }
@@ -221,11 +222,6 @@ PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
 
 /* ---- receiving ---- */
 
-static PyObject *damaged(const char *why)
-{
-    return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %s", why);
-}
-
 int mp_check_layout(PyObject *name, PyObject *shape, mp_layout *out)
 {
     Py_ssize_t length;
@@ -236,14 +232,12 @@ int mp_check_layout(PyObject *name, PyObject *shape, mp_layout *out)
         if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
             return -1; /* of a signal handler */
         PyErr_Clear();
-        PyErr_Format(PyExc_ValueError, "the message of an array is damaged: no dtype is called %R",
-                     name);
+        MP_DAMAGED("no dtype is called %R", name);
         return -1;
     }
     Py_ssize_t nd = PyTuple_Check(shape) ? PyTuple_Size(shape) : -1;
     if (nd < 0 || nd > NPY_MAXDIMS) {
-        PyErr_Format(PyExc_ValueError, "the message of an array is damaged: its shape is %R",
-                     shape);
+        MP_DAMAGED("its shape is %R", shape);
         return -1;
     }
     out->dtype = dtype;
@@ -253,8 +247,7 @@ int mp_check_layout(PyObject *name, PyObject *shape, mp_layout *out)
         Py_ssize_t n = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
         if (n < 0 || __builtin_mul_overflow(out->nbytes, n, &out->nbytes)) {
             PyErr_Clear();
-            PyErr_Format(PyExc_ValueError, "the message of an array is damaged: its shape is %R",
-                         shape);
+            MP_DAMAGED("its shape is %R", shape);
             return -1;
         }
         out->dims[i] = n;
@@ -290,9 +283,7 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
         mp_check_layout(name, shape, &layout) < 0)
         return NULL;
     if (layout.nbytes != len)
-        return PyErr_Format(PyExc_ValueError,
-                            "the message of an array is damaged: it has %zd bytes and not %zd", len,
-                            layout.nbytes);
+        return MP_DAMAGED("it has %zd bytes and not %zd", len, layout.nbytes);
     return mp_array_of(&layout, data);
 }
 
@@ -300,10 +291,9 @@ PyObject *mp_array_of_pack(const mp_layout *layout, const char *pack, uint64_t n
                            uint64_t offset)
 {
     if (offset > nbytes || (uint64_t)layout->nbytes > nbytes - offset)
-        return PyErr_Format(PyExc_ValueError,
-                            "the message of an array is damaged: %zd bytes at %llu of a pack of "
-                            "%llu",
-                            layout->nbytes, (unsigned long long)offset, (unsigned long long)nbytes);
+        return MP_DAMAGED("%zd bytes at %llu of a pack of "
+                          "%llu",
+                          layout->nbytes, (unsigned long long)offset, (unsigned long long)nbytes);
     mp_core.count_copied((unsigned long long)layout->nbytes);
     return mp_array_of(layout, pack + offset);
 }
@@ -325,8 +315,7 @@ PyObject *mp_py_rebuild_from_pack(PyObject *module, PyObject *args)
                                    ? &((mp_buffer *)memory)->block
                                    : NULL;
     if (block == NULL || block->data == NULL)
-        return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %R is no pack",
-                            memory);
+        return MP_DAMAGED("%R is no pack", memory);
     return mp_array_of_pack(&layout, block->data, block->nbytes, offset);
 }
 
@@ -352,11 +341,10 @@ PyObject *mp_array_over_block(PyObject *memory, const mp_layout *layout)
     PyObject *a = NULL;
 
     if (block->data == NULL)
-        damaged("its block was never allocated");
+        MP_DAMAGED("its block was never allocated");
     else if ((uint64_t)layout->nbytes > block->nbytes)
-        PyErr_Format(PyExc_ValueError,
-                     "the message of an array is damaged: %zd bytes do not fit in a block of %llu",
-                     layout->nbytes, (unsigned long long)block->nbytes);
+        MP_DAMAGED("%zd bytes do not fit in a block of %llu", layout->nbytes,
+                   (unsigned long long)block->nbytes);
     else
         a = mp_array_over(layout, block->data);
     if (a == NULL)
@@ -389,9 +377,7 @@ PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
         return mp_receive_array(memory, &layout);
     if (PyObject_TypeCheck(memory, (PyTypeObject *)*mp_core.block_type))
         return mp_array_over_block(Py_NewRef(memory), &layout);
-    return PyErr_Format(PyExc_ValueError,
-                        "the message of an array is damaged: it lies in %R, which is no block",
-                        memory);
+    return MP_DAMAGED("it lies in %R, which is no block", memory);
 }
 
 int mp_layout_of(const mp_dtype *dtype, int nd, const int64_t *dims, mp_layout *out)

@@ -141,16 +141,19 @@ void mp_copy_held(PyArrayObject *a, size_t nbytes, void (*copy)(void *), void *w
     Py_INCREF((PyObject *)owner);
     Py_XINCREF(base);
     if (capsule == NULL) {
-        Py_BEGIN_ALLOW_THREADS copy(what);
+        Py_BEGIN_ALLOW_THREADS
+        copy(what);
         Py_END_ALLOW_THREADS
     } else {
         hold *h = PyCapsule_GetPointer(capsule, MP_HANDLER_CAPSULE);
         owner->mem_handler = Py_NewRef(capsule);
         Py_DECREF(before);
         pthread_mutex_lock(&h->copying);
-        Py_BEGIN_ALLOW_THREADS copy(what);
+        Py_BEGIN_ALLOW_THREADS
+        copy(what);
         pthread_mutex_unlock(&h->copying);
-        Py_END_ALLOW_THREADS h->has_ended = 1;
+        Py_END_ALLOW_THREADS
+        h->has_ended = 1;
         if (owner->mem_handler == capsule) {
             owner->mem_handler = Py_NewRef(without_ended(h->before));
             Py_DECREF(capsule);

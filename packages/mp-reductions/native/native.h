@@ -14,6 +14,10 @@
  * call. */
 extern mp_core_api mp_core;
 
+/* Raise the error of a message: NULL. */
+#define MP_DAMAGED(...)                                                                            \
+    PyErr_Format(PyExc_ValueError, "the message of an array is damaged: " __VA_ARGS__)
+
 /* ---- dtypes.c ---- */
 
 enum { MP_DTYPE_NAME = 24 }; /* the most bytes of a name */

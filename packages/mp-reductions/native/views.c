@@ -247,10 +247,9 @@ static PyObject *array_at(PyObject *keeper, char *data, const mp_layout *layout,
 /* The error of an array that leads out of its memory. */
 static PyObject *leads_out(int64_t offset, uint64_t nbytes)
 {
-    return PyErr_Format(PyExc_ValueError,
-                        "the message of an array is damaged: its shape and strides at %lld lead "
-                        "out of %llu bytes",
-                        (long long)offset, (unsigned long long)nbytes);
+    return MP_DAMAGED("its shape and strides at %lld lead "
+                      "out of %llu bytes",
+                      (long long)offset, (unsigned long long)nbytes);
 }
 
 PyObject *mp_array_over_part(PyObject *memory, const mp_layout *layout, int64_t offset,
@@ -298,9 +297,7 @@ static int parse(PyObject *args, arguments *to)
         mp_check_layout(name, shape, &to->layout) < 0)
         return -1;
     if (PyTuple_Size(steps) != to->layout.nd) {
-        PyErr_Format(PyExc_ValueError,
-                     "the message of an array is damaged: its strides are %R in %d dimensions",
-                     steps, to->layout.nd);
+        MP_DAMAGED("its strides are %R in %d dimensions", steps, to->layout.nd);
         return -1;
     }
     for (int i = 0; i < to->layout.nd; i++) {
@@ -319,9 +316,7 @@ PyObject *mp_py_rebuild_view(PyObject *module, PyObject *args)
     if (parse(args, &given) < 0)
         return NULL;
     if (!PyObject_TypeCheck(given.memory, (PyTypeObject *)*mp_core.block_type))
-        return PyErr_Format(PyExc_ValueError,
-                            "the message of an array is damaged: it lies in %R, which is no block",
-                            given.memory);
+        return MP_DAMAGED("it lies in %R, which is no block", given.memory);
     return mp_array_over_part(given.memory, &given.layout, given.offset, given.strides,
                               given.writeable);
 }

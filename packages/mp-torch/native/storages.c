@@ -186,8 +186,10 @@ static int lock(void)
         return 1;
     if (!Py_IsInitialized())
         return 0;
-    Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&moving);
-    Py_END_ALLOW_THREADS return 1;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&moving);
+    Py_END_ALLOW_THREADS
+    return 1;
 }
 
 static long count(PyObject *function, PyObject *argument)
@@ -226,7 +228,8 @@ static int copy_and_exchange(PyObject *storage, const void *from, void *to, uint
 
     if (is_at(storage, from) && mp_storage_has(storage, (int64_t)nbytes)) {
         if (is_large) {
-            Py_BEGIN_ALLOW_THREADS memcpy(to, from, nbytes);
+            Py_BEGIN_ALLOW_THREADS
+            memcpy(to, from, nbytes);
             Py_END_ALLOW_THREADS
         } else {
             memcpy(to, from, nbytes);
@@ -252,7 +255,8 @@ static int allocate(uint64_t nbytes, mpshm_block *block)
     if (nbytes < MP_RELEASE_GIL_BYTES)
         rc = mp_core.block_allocate(strategy, nbytes, MPSHM_NOWAIT, block);
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mp_core.block_allocate(strategy, nbytes, 0, block);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mp_core.block_allocate(strategy, nbytes, 0, block);
         Py_END_ALLOW_THREADS
     }
     return rc;

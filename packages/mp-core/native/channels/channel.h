@@ -9,7 +9,8 @@
 struct lazy_pair;
 
 typedef struct {
-    PyObject_HEAD mpshm_channel *end; /* NULL: no ring yet, or none at all */
+    PyObject_HEAD
+    mpshm_channel *end;               /* NULL: no ring yet, or none at all */
     _Atomic(struct lazy_pair *) lazy; /* not NULL: no ring yet */
     int fd;                           /* -1: closed */
     int side;

@@ -19,16 +19,15 @@
 static PyObject *channel_fileno(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    struct call call = {.self = self};
-
     int rc = mp_channel_enter(self, 1, "");
+
     if (rc != 0)
         return rc < 0 ? NULL : PyLong_FromLong(self->fd);
     int fd = self->fd;
     if (self->readable)
-        rc = mpshm_channel_selectable(self->end, fd, WAITER(&call));
+        mpshm_channel_selectable(self->end, fd);
     mp_channel_leave(self);
-    return rc < 0 || PyErr_Occurred() ? mp_channel_fail(rc) : PyLong_FromLong(fd);
+    return PyErr_Occurred() ? NULL : PyLong_FromLong(fd);
 }
 
 static PyObject *close_descriptor(Channel *self)

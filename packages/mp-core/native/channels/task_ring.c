@@ -30,9 +30,10 @@ struct header {
 };
 
 typedef struct {
-    PyObject_HEAD mpshm_channel *end; /* NULL: closed */
-    int fd, far;                      /* -1: closed; `far` is for the worker */
-    int users;                        /* waits */
+    PyObject_HEAD
+    mpshm_channel *end; /* NULL: closed */
+    int fd, far;        /* -1: closed; `far` is for the worker */
+    int users;          /* waits */
     int hung_up;
     PyObject *first; /* the oldest message, which first() has returned and nobody has taken */
     PyObject *held;  /* the handles that dump() has made for the next message, a list or NULL */

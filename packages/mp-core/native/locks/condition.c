@@ -29,7 +29,8 @@ PyObject *mp_py_condition_notify(PyObject *module, PyObject *const *args, Py_ssi
     if (n > 0) {
         uint32_t most = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
         if (mpshm_condition_notify(block, most, MPSHM_NOWAIT) == -EBUSY) {
-            Py_BEGIN_ALLOW_THREADS mpshm_condition_notify(block, most, 0);
+            Py_BEGIN_ALLOW_THREADS
+            mpshm_condition_notify(block, most, 0);
             Py_END_ALLOW_THREADS
         }
     }

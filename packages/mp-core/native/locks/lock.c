@@ -45,7 +45,8 @@ static int try_release(mp_lock *self)
         return mpshm_lock_release(self->block);
     rc = mpshm_semaphore_release(self->block, MPSHM_NOWAIT);
     if (rc == -EBUSY) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_semaphore_release(self->block, 0);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_semaphore_release(self->block, 0);
         Py_END_ALLOW_THREADS
     }
     return rc;
@@ -59,8 +60,11 @@ static int wait_for(mp_lock *self, uint64_t timeout_ns)
     int rc;
 
     for (;;) {
-        Py_BEGIN_ALLOW_THREADS rc = try_acquire(self, 0, timeout_ns);
-        Py_END_ALLOW_THREADS if (rc != -EINTR) return rc;
+        Py_BEGIN_ALLOW_THREADS
+        rc = try_acquire(self, 0, timeout_ns);
+        Py_END_ALLOW_THREADS
+        if (rc != -EINTR)
+            return rc;
         if (PyErr_CheckSignals() < 0)
             return rc;
         if (timeout_ns != UINT64_MAX) {

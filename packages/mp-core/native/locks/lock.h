@@ -6,7 +6,8 @@
 enum { RECURSIVE = 0, PLAIN = 1 }; /* the numbers of _multiprocessing */
 
 typedef struct {
-    PyObject_HEAD PyObject *owner; /* the Block, which keeps `block` */
+    PyObject_HEAD
+    PyObject *owner; /* the Block, which keeps `block` */
     const mpshm_block *block;
     int kind, is_semaphore;
     long maxvalue;

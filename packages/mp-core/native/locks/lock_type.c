@@ -170,7 +170,8 @@ PyObject *mp_py_create_sync(PyObject *module, PyObject *args)
         return NULL;
     rc = mpshm_sync_create(strategy, kind, value, max, MPSHM_NOWAIT, &block);
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_sync_create(strategy, kind, value, max, 0, &block);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_sync_create(strategy, kind, value, max, 0, &block);
         Py_END_ALLOW_THREADS
     }
     return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(mp_block_type, &block);

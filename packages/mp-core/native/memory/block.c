@@ -35,7 +35,8 @@ int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block)
     if (nbytes < MP_RELEASE_GIL_BYTES)
         rc = mpshm_block_allocate(strategy, nbytes, flags | MPSHM_NOWAIT, block);
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, flags, block);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_block_allocate(strategy, nbytes, flags, block);
         Py_END_ALLOW_THREADS
     }
     return rc;
@@ -135,7 +136,8 @@ int mp_block_find(const void *address, mpshm_block *block)
     int rc = mpshm_block_find(address, MPSHM_NOWAIT, block);
 
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_find(address, 0, block);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_block_find(address, 0, block);
         Py_END_ALLOW_THREADS
     }
     return rc;
@@ -162,9 +164,10 @@ PyObject *mp_py_open_block(PyObject *module, PyObject *block)
 
     if (mp_block_of(block) == NULL)
         return refuse_empty();
-    Py_BEGIN_ALLOW_THREADS fd = mpshm_block_open(&((Buffer *)block)->block, &offset);
-    Py_END_ALLOW_THREADS return fd < 0 ? PyLong_FromLong(fd)
-                                       : Py_BuildValue("iK", fd, (unsigned long long)offset);
+    Py_BEGIN_ALLOW_THREADS
+    fd = mpshm_block_open(&((Buffer *)block)->block, &offset);
+    Py_END_ALLOW_THREADS
+    return fd < 0 ? PyLong_FromLong(fd) : Py_BuildValue("iK", fd, (unsigned long long)offset);
 }
 
 int mp_heap_block_at(const void *address, mpshm_block *block)
@@ -172,7 +175,8 @@ int mp_heap_block_at(const void *address, mpshm_block *block)
     int rc = mpshm_block_at(address, MPSHM_NOWAIT, block);
 
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_at(address, 0, block);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_block_at(address, 0, block);
         Py_END_ALLOW_THREADS
     }
     return rc;
@@ -238,7 +242,8 @@ int mp_lease_owner_lives(const mpshm_block *block)
     int lives = mpshm_word_lives(block, word, MPSHM_NOWAIT);
 
     if (lives == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS lives = mpshm_word_lives(block, word, 0);
+        Py_BEGIN_ALLOW_THREADS
+        lives = mpshm_word_lives(block, word, 0);
         Py_END_ALLOW_THREADS
     }
     return lives;

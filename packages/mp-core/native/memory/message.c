@@ -73,16 +73,6 @@ void mp_message_unhold(PyObject *handles)
         mpshm_handle_log_drop((const unsigned char *)PyBytes_AsString(PyList_GetItem(handles, i)));
 }
 
-static void discard_all(PyObject *handles)
-{
-    for (Py_ssize_t i = 0; handles != NULL && i < PyList_Size(handles); i++) {
-        unsigned char bytes[MPSHM_HANDLE_SIZE];
-        memcpy(bytes, PyBytes_AsString(PyList_GetItem(handles, i)), sizeof(bytes));
-        Py_BEGIN_ALLOW_THREADS mpshm_block_discard(bytes, sizeof(bytes));
-        Py_END_ALLOW_THREADS
-    }
-}
-
 /* by_value() -> whether the message that this thread is pickling goes by value */
 PyObject *mp_py_by_value(PyObject *module, PyObject *unused)
 {
@@ -109,7 +99,8 @@ PyObject *mp_py_share(PyObject *module, PyObject *on)
 void mp_drop_handles(PyObject *handles)
 {
     mp_error error = mp_set_aside();
-    discard_all(handles);
+    for (Py_ssize_t i = 0; handles != NULL && i < PyList_Size(handles); i++)
+        mp_discard_handle(PyBytes_AsString(PyList_GetItem(handles, i)));
     Py_XDECREF(handles);
     mp_put_back(&error);
 }
@@ -218,7 +209,8 @@ PyObject *mp_py_sent(PyObject *module, PyObject *args)
 /* ---- Message: a pickled message that is not sent yet ---- */
 
 typedef struct {
-    PyObject_HEAD PyObject *data, *handles, *error; /* each may be NULL */
+    PyObject_HEAD
+    PyObject *data, *handles, *error; /* each may be NULL */
     pid_t pid; /* a forked child has a copy, whose references are its parent's */
 } Message;
 
@@ -412,8 +404,7 @@ PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags)
     handle = PyBytes_FromStringAndSize((const char *)bytes, sizeof(bytes));
     if (handle == NULL || (current != NULL && PyList_Append(current->handles, handle) < 0)) {
         Py_CLEAR(handle);
-        Py_BEGIN_ALLOW_THREADS mpshm_block_discard(bytes, sizeof(bytes));
-        Py_END_ALLOW_THREADS
+        mp_discard_handle((const char *)bytes);
     }
     return handle;
 }

@@ -89,13 +89,13 @@ void mp_receiving_end(void)
     received.incomplete = 0;
 }
 
-static void discard(const char *handle)
+void mp_discard_handle(const char *handle)
 {
     unsigned char bytes[MPSHM_HANDLE_SIZE];
 
     memcpy(bytes, handle, sizeof(bytes));
     Py_BEGIN_ALLOW_THREADS /* it may wait for the manager */
-        mpshm_block_discard(bytes, sizeof(bytes));
+    mpshm_block_discard(bytes, sizeof(bytes));
     Py_END_ALLOW_THREADS
 }
 
@@ -119,7 +119,7 @@ static void discard_rest(PyObject *message)
             mpshm_handle_info((const unsigned char *)handle, MPSHM_HANDLE_SIZE, &nbytes) < 0)
             continue;
         if (!is_remembered(handle))
-            discard(handle);
+            mp_discard_handle(handle);
         at = handle + MPSHM_HANDLE_SIZE;
     }
     PyBuffer_Release(&view);
@@ -183,7 +183,8 @@ int mp_receive(const char *handle, size_t nbytes, mpshm_block *block)
                  : mpshm_block_receive(bytes, nbytes, MPSHM_NOWAIT, block);
 
     if (rc == -EAGAIN && injected == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_receive(bytes, nbytes, 0, block);
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_block_receive(bytes, nbytes, 0, block);
         Py_END_ALLOW_THREADS
     }
     uint64_t size;
@@ -242,9 +243,11 @@ int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes)
 
     if (set_up() < 0 || PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return -1;
-    Py_BEGIN_ALLOW_THREADS err =
-        mpshm_block_read((unsigned char *)bytes, (size_t)len, data, nbytes);
-    Py_END_ALLOW_THREADS if (err < 0) return -1;
+    Py_BEGIN_ALLOW_THREADS
+    err = mpshm_block_read((unsigned char *)bytes, (size_t)len, data, nbytes);
+    Py_END_ALLOW_THREADS
+    if (err < 0)
+        return -1;
     remember(bytes);
     mp_timeline_span(began, MP_LEAST_NS, MP_COPY, 0, nbytes, 0);
     PyObject *told = PyObject_CallFunction(on_private, "Ki", (unsigned long long)nbytes, -rc);
@@ -297,7 +300,7 @@ PyObject *mp_py_discard(PyObject *module, PyObject *handle)
     if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return NULL;
     if (len == MPSHM_HANDLE_SIZE)
-        discard(bytes);
+        mp_discard_handle(bytes);
     Py_RETURN_NONE;
 }
 

@@ -398,8 +398,10 @@ static PyObject *copied(const packer *p, int64_t least)
     int rc = mp_allocate(mp_strategy, (uint64_t)p->nbytes, 0, &block);
     if (rc < 0)
         return PyLong_FromLong(rc);
-    Py_BEGIN_ALLOW_THREADS copy_pieces(p, block.data);
-    Py_END_ALLOW_THREADS mp_count_copied((uint64_t)p->nbytes);
+    Py_BEGIN_ALLOW_THREADS
+    copy_pieces(p, block.data);
+    Py_END_ALLOW_THREADS
+    mp_count_copied((uint64_t)p->nbytes);
     return mp_wrap(mp_block_type, &block);
 }
 

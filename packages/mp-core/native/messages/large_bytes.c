@@ -33,10 +33,12 @@ static int copy_without_gil(const void *data, size_t nbytes, mpshm_block *block)
 {
     int strategy = mp_strategy, rc;
 
-    Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, 0, block);
+    Py_BEGIN_ALLOW_THREADS
+    rc = mpshm_block_allocate(strategy, nbytes, 0, block);
     if (rc == 0)
         mpshm_block_write(block, data, nbytes);
-    Py_END_ALLOW_THREADS return rc;
+    Py_END_ALLOW_THREADS
+    return rc;
 }
 
 /* Return -EAGAIN if that would have to wait. */
@@ -168,7 +170,8 @@ static void copy_out(char *to, const char *data, size_t nbytes)
     if (nbytes < MP_RELEASE_GIL_BYTES) {
         memcpy(to, data, nbytes);
     } else {
-        Py_BEGIN_ALLOW_THREADS memcpy(to, data, nbytes);
+        Py_BEGIN_ALLOW_THREADS
+        memcpy(to, data, nbytes);
         Py_END_ALLOW_THREADS
     }
 }

@@ -34,7 +34,8 @@ static PyObject *out_of_band;
 /* ---- writing ---- */
 
 typedef struct {
-    PyObject_HEAD mp_survey survey;
+    PyObject_HEAD
+    mp_survey survey;
     unsigned left; /* objects left to pickle so far */
     size_t count;  /* in the list */
 } ObjectTable;

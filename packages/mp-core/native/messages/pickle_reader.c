@@ -6,9 +6,10 @@
 #include "messages/messages.h"
 
 typedef struct {
-    PyObject_HEAD PyObject *pieces; /* memoryviews, in their order */
-    PyObject *piece;                /* the one that is being read; it is in the list */
-    Py_ssize_t next, at, end;       /* of the piece after it; in the piece */
+    PyObject_HEAD
+    PyObject *pieces;         /* memoryviews, in their order */
+    PyObject *piece;          /* the one that is being read; it is in the list */
+    Py_ssize_t next, at, end; /* of the piece after it; in the piece */
 } Reader;
 
 /* Go to the next piece with bytes, if this one has none left. 0 at the end of all. */
@@ -39,7 +40,8 @@ static Py_ssize_t copy_some(Reader *self, char *to, Py_ssize_t n)
     if (n < MP_RELEASE_GIL_BYTES) {
         memcpy(to, from, (size_t)n);
     } else {
-        Py_BEGIN_ALLOW_THREADS memcpy(to, from, (size_t)n);
+        Py_BEGIN_ALLOW_THREADS
+        memcpy(to, from, (size_t)n);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&view);

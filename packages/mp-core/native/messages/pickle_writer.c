@@ -25,7 +25,8 @@
 enum { HEADER = 9 }; /* the opcode of a piece and its length in eight bytes; the shorter has four */
 
 typedef struct {
-    PyObject_HEAD PyObject *on_failure, *places;
+    PyObject_HEAD
+    PyObject *on_failure, *places;
     PyObject *stream; /* what was written, as bytes; NULL: nothing */
     PyObject *parts;  /* a list of them, if there are several */
     Py_ssize_t written;

@@ -23,9 +23,11 @@ PyObject *mp_py_own_session(PyObject *module, PyObject *unused)
 {
     unsigned char id[MPSHM_ID_SIZE];
 
-    Py_BEGIN_ALLOW_THREADS mpshm_attach();
+    Py_BEGIN_ALLOW_THREADS
+    mpshm_attach();
     mpshm_own_session(id);
-    Py_END_ALLOW_THREADS return PyBytes_FromStringAndSize((char *)id, sizeof(id));
+    Py_END_ALLOW_THREADS
+    return PyBytes_FromStringAndSize((char *)id, sizeof(id));
 }
 
 /* The id in a bytes object; NULL with an exception if it has another size. */
@@ -50,9 +52,11 @@ PyObject *mp_py_attach_to(PyObject *module, PyObject *session)
 
     if (id == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS mpshm_set_own_session(id);
+    Py_BEGIN_ALLOW_THREADS
+    mpshm_set_own_session(id);
     mpshm_attach();
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* attach_by_descriptors(id, control, manager): the same by the two descriptors of
@@ -67,8 +71,10 @@ PyObject *mp_py_attach_by_descriptors(PyObject *module, PyObject *args)
     const unsigned char *id = id_in(session);
     if (id == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS mpshm_attach_by_descriptors(id, fds);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    mpshm_attach_by_descriptors(id, fds);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* open_descriptors_for_child() -> two descriptors for attach_by_descriptors(): the control file,
@@ -77,8 +83,10 @@ PyObject *mp_py_open_descriptors_for_child(PyObject *module, PyObject *unused)
 {
     int fds[2] = {-1, -1};
 
-    Py_BEGIN_ALLOW_THREADS mpshm_open_descriptors_for_child(fds);
-    Py_END_ALLOW_THREADS return Py_BuildValue("ii", fds[0], fds[1]);
+    Py_BEGIN_ALLOW_THREADS
+    mpshm_open_descriptors_for_child(fds);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("ii", fds[0], fds[1]);
 }
 
 /* set_message_timeout(nanoseconds): messages of this process expire after that time; 0: never */

@@ -34,16 +34,15 @@ __all__ = [
 ]
 
 
-def check(rc: int, what: str | None = None) -> int:
+def check(rc: int, what: str) -> int:
     """
-    Return *rc*, or raise an `OSError` if it is a negative errno.
+    Return *rc*, or raise an `OSError` about *what* if it is a negative errno.
 
     Python chooses the subclass by the number: `FileNotFoundError`, `PermissionError` and so on.
     """
     if rc >= 0:
         return rc
-    message = os.strerror(-rc) if what is None else f"{what}: {os.strerror(-rc)}"
-    raise OSError(-rc, message)
+    raise OSError(-rc, f"{what}: {os.strerror(-rc)}")
 
 
 def compiled_version() -> str:
@@ -120,10 +119,7 @@ def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...
     while True:
         sessions = ffi.new("mpshm_session_info[]", session_room)
         processes = ffi.new("mpshm_process_info[]", process_room)
-        check(
-            lib.mpshm_list_processes(sessions, session_room, counts, processes, process_room, counts + 1),
-            "the sessions could not be listed",
-        )
+        lib.mpshm_list_processes(sessions, session_room, counts, processes, process_room, counts + 1)
         if counts[0] <= session_room and counts[1] <= process_room:
             break
         session_room, process_room = counts[0] + 16, counts[1] + 64
