@@ -129,6 +129,8 @@ def test_a_start_method_that_is_set_twice_is_named() -> None:
 def test_sizes_and_shapes_are_named() -> None:
     with pytest.raises(TypeError, match=r"not 2\.5"):
         mp.shared.zeros(2.5)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"not 2\.5"):
+        mp.shared.named("x", 2.5, create=True)  # type: ignore[call-overload]
     before = mp.get_inline_limit()
     mp.set_inline_limit("4KiB")
     assert mp.get_inline_limit() == 4096

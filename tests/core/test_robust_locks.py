@@ -328,3 +328,8 @@ def test_a_bounded_queue_keeps_its_bound_when_a_producer_ends_first(ctx: BaseCon
     assert queue.get(timeout=WITHIN) == queue.get(timeout=WITHIN) == b"\0"
     assert queue.qsize() == 0
     queue.close()
+
+
+def test_a_timeout_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nan"):
+        mp.Lock().acquire(timeout=float("nan"))

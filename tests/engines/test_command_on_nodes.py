@@ -23,6 +23,7 @@ from support.waiting import until
 
 from mp_nodes.job_place import first_host, place_in_job
 from mp_spawn.command.command_line import parsed
+from mp_spawn.command.several_nodes import several_nodes
 
 KEY = "a secret for the tests"
 # The promise is 5 seconds. A loaded machine adds some.
@@ -224,6 +225,13 @@ SLURM = {
     "SLURM_STEP_ID": "0",
     "MP_SPAWN_KEY": KEY,
 }
+
+
+def test_a_launchers_variable_that_is_no_number_is_named() -> None:
+    for several in (several_nodes, place_in_job):
+        assert not several(NOTHING, {"PMI_SIZE": ""})
+        with pytest.raises(ValueError, match="PMI_SIZE='two' is no number"):
+            several(NOTHING, {"PMI_SIZE": "two"})
 
 
 def test_slurms_variables_give_the_place() -> None:

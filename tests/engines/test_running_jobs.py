@@ -17,6 +17,7 @@ from support.waiting import until
 import mp_nodes
 import mp_spawn
 from mp_nodes.driver.node_service import NodeService
+from mp_spawn.errors import ProcessExitedException
 
 WITHIN = 60
 Make = Callable[..., mp_spawn.RunningJob]
@@ -128,6 +129,14 @@ def test_a_signal_is_sent_to_each_rank(make: Make, tmp_path: Any) -> None:
     until(lambda: len(os.listdir(tmp_path)) == 2, WITHIN)
     job.send_signal(signal.SIGUSR1)
     assert job.join(WITHIN)
+
+
+def test_a_real_time_signal_ends_the_ranks(make: Make) -> None:
+    job = make(wait_for_ever)
+    until(lambda: all(job.pids()), WITHIN)
+    job.send_signal(signal.SIGRTMIN + 1)
+    with pytest.raises(ProcessExitedException):
+        job.join(WITHIN)
 
 
 def test_the_output_is_captured_by_rank(make: Make, capfd: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ CHANGED = """
                 except ValueError:  # while its memory is copied
                     refused += 1
 
-        thread = threading.Thread(target=resize)
+        thread = threading.Thread(target=resize, daemon=True)
         thread.start()
         sizes, sent, end = set(), 0, time.monotonic() + 50
         # On a busy machine the threads seldom run side by side.
@@ -205,7 +205,7 @@ SMALL_CHANGED = """
                     refused += 1
                 others = [np.full(n * (1 + number % 3), 7.0), np.full(n, 9.0)]
 
-        thread = threading.Thread(target=resize)
+        thread = threading.Thread(target=resize, daemon=True)
         thread.start()
         end = time.monotonic() + 3
         while right and time.monotonic() < end:

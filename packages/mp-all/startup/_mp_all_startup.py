@@ -47,7 +47,7 @@ __all__ = ["start"]
 _awaited: frozenset[str] = frozenset()
 _REPLACED = frozenset({"multiprocessing", "concurrent.futures.process"})
 _TORCH = frozenset({"torch"})
-_OURS = frozenset({"mp_all", "mp_core", "mp_cuda", "mp_pool", "mp_reductions", "mp_spawn"})
+_OURS = frozenset({"mp_all", "mp_core", "mp_cuda", "mp_nodes", "mp_pool", "mp_reductions", "mp_spawn", "mp_torch"})
 _TRACKER = "from multiprocessing.resource_tracker import "
 
 

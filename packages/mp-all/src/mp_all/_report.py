@@ -10,7 +10,7 @@ from typing import Any
 
 from mp_core.channels import channel_list
 from mp_core.memory import process_list
-from mp_core.system import imports
+from mp_core.system import imports, machine
 
 
 def memory_report() -> dict[str, Any]:
@@ -69,10 +69,14 @@ def report_of_others() -> dict[str, Any]:
         "time": time.time(),
         "sessions": [_session(name, about.get(name), found.get(name)) for name in sorted({*about, *found})],
         "processes": [_process(entry, _sessions.command_of) for entry in processes],
-        "devices": [holder._asdict() for holder in imports.load("mp_cuda.sharing.holders").list_holders(pids)],
+        "devices": [holder._asdict() for holder in _holders(pids)],
         "named": [{"name": each.name, "bytes": each.nbytes, "pids": each.pids} for each in _sessions.named_arrays()],
         "channels": [{"pids": list(each.pids), "unread": each.unread, "bytes": each.nbytes} for each in channels],
     }
+
+
+def _holders(pids: list[int]) -> Any:
+    return imports.load("mp_cuda.sharing.holders").list_holders(pids) if machine.system() == "linux" else []
 
 
 def _session(name: str, listed: process_list.SessionEntry | None, found: Any) -> dict[str, Any]:

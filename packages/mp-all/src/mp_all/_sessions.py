@@ -53,7 +53,7 @@ class Session(NamedTuple):
 def managers() -> Iterator[Manager]:
     """Yield the managers of this user, in any runtime folder."""
     # A live view calls this each time, and pathlib would take most of that time.
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         try:
             with open(f"/proc/{pid}/comm", "rb", buffering=0) as file:
                 if file.read(64) != b"shm-manager\n":

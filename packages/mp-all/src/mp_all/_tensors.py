@@ -107,7 +107,7 @@ def rebuild_tensor(
         raise ValueError(f"the handle of a tensor is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
     storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
     # torch checks bounds only for storage that cannot grow, such as this foreign one.
-    tensor: Any = torch.empty(0, dtype=dtype).set_(storage, start, shape, strides)
+    tensor: Any = torch.empty(0, dtype=dtype, device="cpu").set_(storage, start, shape, strides)
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_(requires_grad)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
+import math
 import pickle
 import socket
 import sys
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from mp_core.memory.lease import Lease, LeaseReference
 from mp_core.sharing.backend import pickled
-from mp_spawn.calls.pickling import dumps_with, foreign_reducer
+from mp_spawn.calls.pickling import dumps, foreign_reducer
 
 # Objects that refer to a file or a process of this machine.
 LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
@@ -36,7 +35,7 @@ def without_file(thing: Any) -> Any:
 class _Large(list[pickle.PickleBuffer]):
     """Takes buffers of at least *least* bytes out of a pickle."""
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: float) -> None:
         self._least = least
 
     def append(self, buffer: pickle.PickleBuffer) -> bool:  # type: ignore[override]
@@ -47,28 +46,16 @@ class _Large(list[pickle.PickleBuffer]):
         return False
 
 
-class _InBand(list[pickle.PickleBuffer]):
-    """Leaves all buffers in the pickle."""
-
-    def append(self, buffer: pickle.PickleBuffer) -> bool:  # type: ignore[override]
-        return True
-
-
 class _ByValue:
     """Decides how objects are pickled."""
 
-    def __init__(self, least: int | None = None) -> None:
-        self.buffers: list[pickle.PickleBuffer] = _InBand() if least is None else _Large(least)
+    def __init__(self, least: float) -> None:
+        self.buffers = _Large(least)
 
     def reduce(self, thing: Any) -> Any:
         """Return the reduction of *thing*, or NotImplemented for the usual one."""
         refuse_what_is_local(thing)
         return NotImplemented if foreign_reducer(type(thing)) is None else without_file(thing).__reduce_ex__(5)
-
-
-def _dumps(kind: Callable[[], _ByValue], thing: Any, what: str) -> tuple[bytes, _ByValue]:
-    # The message is dropped with its references: there is no receiver on this machine.
-    return pickled(dumps_with, kind, thing, what, "spawn").data  # type: ignore[no-any-return]
 
 
 def dumps_by_value(thing: Any, what: str) -> bytes:
@@ -78,10 +65,12 @@ def dumps_by_value(thing: Any, what: str) -> bytes:
     >>> pickle.loads(dumps_by_value([1, "a"], "a list"))
     [1, 'a']
     """
-    return _dumps(_ByValue, thing, what)[0]
+    return pack_by_value(thing, what, math.inf)[0]
 
 
-def pack_by_value(thing: Any, what: str, least: int = LARGE) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def pack_by_value(thing: Any, what: str, least: float = LARGE) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle *thing* likewise, with its buffers of at least *least* bytes beside the pickle."""
-    data, found = _dumps(functools.partial(_ByValue, least), thing, what)
+    found = _ByValue(least)
+    # The message is dropped with its references: there is no receiver on this machine.
+    data = pickled(dumps, thing, what, "spawn", False, found).data
     return data, list(found.buffers)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from mp_core.system.descriptor import readable
 from mp_nodes.job_place import place_in_job
 from mp_spawn.calls.payload import Call
 from mp_spawn.command.command_options import (
@@ -24,8 +25,7 @@ from mp_spawn.command.command_options import (
 )
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import check_options
-from mp_spawn.output.terminal import Row, tell_failure
-from mp_spawn.ranks.process_handle import readable
+from mp_spawn.output.terminal import Row, tell, tell_failure
 from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
 
@@ -60,10 +60,10 @@ def main(chosen: argparse.Namespace, recording: Recording) -> int:
             return _drive(chosen, call, nprocs, lambda signals: Environment(place, ranks, signals, server), recording)
     except Ended as ended:
         # The code that a shell shows for a process that the signal has ended.
-        print(f"mp-spawn: ended by {signal.Signals(ended.signum).name} before the ranks were started", file=sys.stderr)
+        tell(f"mp-spawn: ended by {signal.Signals(ended.signum).name} before the ranks were started")
         return 128 + ended.signum
     except EngineError as error:
-        print(f"mp-spawn: {error}", file=sys.stderr)
+        tell(f"mp-spawn: {error}")
         return 1
 
 

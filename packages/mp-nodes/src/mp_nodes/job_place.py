@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mp_spawn.command.rendezvous import Conf
-from mp_spawn.command.several_nodes import several_nodes
+from mp_spawn.command.several_nodes import number_in, several_nodes
 
 KEY = "MP_SPAWN_KEY"
 KEY_BITS = 128
@@ -83,7 +83,7 @@ def place_in_job(chosen: Any, environ: Mapping[str, str] = os.environ) -> JobPla
     key = _key(chosen.key_file, environ)
     if chosen.rdzv_id is not None:  # so that a node of another job is none of this one
         key = hmac.digest(key, b"mp-spawn job " + chosen.rdzv_id.encode(), "sha256")
-    port = chosen.master_port or int(environ.get("MASTER_PORT", 0))
+    port = chosen.master_port or number_in(environ, "MASTER_PORT", 0)
     if not port:
         # Below the ports that the system gives to others; two jobs on one machine have different ones.
         port = DEFAULT_PORT if identity is None else 20000 + _number(identity, key) % 10000
@@ -97,8 +97,8 @@ def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, st
 
     None for each that there is not.
     """
-    if (nodes := int(environ.get("SLURM_STEP_NUM_NODES", 1))) > 1:
-        tasks = int(environ.get("SLURM_STEP_NUM_TASKS", nodes))
+    if (nodes := number_in(environ, "SLURM_STEP_NUM_NODES", 1)) > 1:
+        tasks = number_in(environ, "SLURM_STEP_NUM_TASKS", nodes)
         if tasks != nodes:
             raise ValueError(f"srun has started {tasks} tasks on {nodes} nodes; give srun --ntasks-per-node 1")
         host = first_host(environ.get("SLURM_STEP_NODELIST", ""))
@@ -108,7 +108,7 @@ def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, st
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"),
         ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "PMI_ID_OF_JOB"),
     ):
-        if (nodes := int(environ.get(size, 1))) > 1:
+        if (nodes := number_in(environ, size, 1)) > 1:
             on_one_machine = environ.get(local) == environ[size]
             return nodes, int(environ[rank]), "127.0.0.1" if on_one_machine else None, environ.get(job, "")
     return None, None, None, None

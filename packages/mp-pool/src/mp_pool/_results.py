@@ -123,8 +123,6 @@ class Applied(_Holder, _Apply):  # type: ignore[misc]
     """The result of one call."""
 
     _event: Gate
-    _success: bool
-    _value: Any
     _cache: dict[int, Any]
     _job: int
     task: Task | None = None

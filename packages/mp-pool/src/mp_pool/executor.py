@@ -449,10 +449,7 @@ class _Call(Task):
                 future._state = RUNNING
             return bool(future._state == RUNNING)
         finally:
-            try:
-                lock.release()
-            except RuntimeError:
-                pass  # another thread has it
+            _release(lock)
 
     def _set(self, i: int, obj: Outcome) -> None:
         if obj[0] is not False and self._set_alone(obj[1]):
@@ -489,12 +486,16 @@ class _Call(Task):
             future._result = value
             future._state = FINISHED
         finally:
-            try:
-                lock.release()
-            except RuntimeError:
-                pass  # another thread has it
+            _release(lock)
         self._drop_references()
         return True
+
+
+def _release(lock: Any) -> None:
+    try:
+        lock.release()
+    except RuntimeError:
+        pass  # another thread has it
 
 
 class _NoSink:

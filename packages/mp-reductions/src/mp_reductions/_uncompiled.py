@@ -77,7 +77,7 @@ def reduce_small(a: Any) -> tuple[Any, ...] | None:
         seen = np.ndarray.view(a, _Held)
         char, flags = seen.dtype.char, seen.flags
         if _dtypes.get(char) is seen.dtype and flags.c_contiguous and flags.writeable and flags.aligned:
-            data = seen.reshape(-1).view(np.uint8)
+            data: Any = seen.reshape(-1).view(np.uint8)
             data.held = held
             return rebuild_from_bytes, (PickleBuffer(data), char, seen.shape)
     return None

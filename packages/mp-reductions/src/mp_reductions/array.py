@@ -108,7 +108,7 @@ def _reduce_once(a: np.ndarray[Any, Any]) -> Any:
     mapped = reduce_mapped(seen)
     if mapped is not None:
         return mapped
-    if inline.has_room(seen.nbytes):
+    if _functions.has_room(seen.nbytes):
         return inline.reduce_inline(a)
     return _reduce_by_copy(a)
 

@@ -92,11 +92,6 @@ def set_inline_limit(nbytes: int | str) -> None:
     _functions.set_inline_limit(_validated(nbytes))
 
 
-def has_room(nbytes: int) -> bool:
-    """Return whether a private array of *nbytes* bytes fits in the message of this thread, and count it if so."""
-    return _functions.has_room(nbytes)
-
-
 def portable_dtype(dtype: np.dtype[Any]) -> Any:
     """Return *dtype* for a pickle: its short string if that is complete, otherwise the dtype."""
     return dtype.str if dtype.isbuiltin == 1 else dtype

@@ -11,6 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 from mp_reductions.sharing import shared_like
 
 Shape = SupportsIndex | Sequence[SupportsIndex]
+Order = Literal["C", "F"]
+AnyOrder = Literal["K", "A", "C", "F"]
 Array = np.ndarray[Any, Any]
 #: The type of an element, and what gives it.
 S = TypeVar("S", bound=np.generic)
@@ -27,7 +29,7 @@ def typed_as(overloaded: F) -> Callable[[Any], F]:
 def empty_like(
     prototype: Any,
     dtype: DTypeOf[S],
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -37,7 +39,7 @@ def empty_like(
 def empty_like(
     prototype: NDArray[S],
     dtype: None = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -47,7 +49,7 @@ def empty_like(
 def empty_like(
     prototype: Any,
     dtype: DTypeLike = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -56,7 +58,7 @@ def empty_like(
 def empty_like(
     prototype: Any,
     dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
+    order: AnyOrder = "K",
     subok: bool = True,
     shape: Shape | None = None,
     *,
@@ -103,7 +105,7 @@ def empty_like(
 def zeros_like(
     a: Any,
     dtype: DTypeOf[S],
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -113,7 +115,7 @@ def zeros_like(
 def zeros_like(
     a: NDArray[S],
     dtype: None = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -123,7 +125,7 @@ def zeros_like(
 def zeros_like(
     a: Any,
     dtype: DTypeLike = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -132,7 +134,7 @@ def zeros_like(
 def zeros_like(
     a: Any,
     dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
+    order: AnyOrder = "K",
     subok: bool = True,
     shape: Shape | None = None,
     *,
@@ -170,7 +172,7 @@ def zeros_like(
 def ones_like(
     a: Any,
     dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
+    order: AnyOrder = "K",
     subok: bool = True,
     shape: Shape | None = None,
     *,
@@ -209,7 +211,7 @@ def full_like(
     a: Any,
     fill_value: Any,
     dtype: DTypeOf[S],
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -220,7 +222,7 @@ def full_like(
     a: NDArray[S],
     fill_value: Any,
     dtype: None = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -231,7 +233,7 @@ def full_like(
     a: Any,
     fill_value: Any,
     dtype: DTypeLike = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     shape: Shape | None = ...,
     *,
@@ -241,7 +243,7 @@ def full_like(
     a: Any,
     fill_value: Any,
     dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
+    order: AnyOrder = "K",
     subok: bool = True,
     shape: Shape | None = None,
     *,

@@ -20,11 +20,10 @@ import ast
 import errno
 import math
 import mmap
-import operator
 import os
 import stat
 import struct
-from typing import Any, SupportsIndex, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,7 +32,7 @@ from mp_core.sharing import backend
 from mp_core.system import machine
 from mp_reductions.like_constructors import Array, DTypeOf, S, Shape
 from mp_reductions.mapped import FOLDER, map_file
-from mp_reductions.sharing import REMEDY
+from mp_reductions.sharing import checked_dims, checked_dtype
 
 _MAGIC = b"mp_all.named\x00\x00\x00\x01"
 _LENGTH = struct.Struct("<Q")
@@ -101,8 +100,8 @@ def named(name: str, shape: Any = None, dtype: Any = None, *, create: bool = Fal
     >>> mp.shared.unlink("weights of the docstring")
     """
     path = _path(name)
-    dims = None if shape is None else _dims(shape)
-    kind = None if dtype is None else _checked(np.dtype(dtype))
+    dims = None if shape is None else checked_dims(shape)
+    kind = None if dtype is None else checked_dtype(np.dtype(dtype))
     if not create:
         return _open(path, name, dims, kind)
     if dims is None:
@@ -165,19 +164,6 @@ def _not_found(name: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, why, name)
 
 
-def _dims(shape: Any) -> tuple[int, ...]:
-    dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
-    if any(n < 0 for n in dims):
-        raise ValueError(f"negative dimensions are not allowed: {dims}")
-    return dims
-
-
-def _checked(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    if dtype.hasobject:
-        raise TypeError(f"an array of dtype {dtype} refers to Python objects, which cannot be shared; {REMEDY}")
-    return np.dtype(f"{dtype.kind}1") if dtype.itemsize == 0 and dtype.kind in "US" else dtype  # as np.empty(3, "U")
-
-
 def _header(dims: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     text = repr((dims, np.lib.format.dtype_to_descr(dtype))).encode()
     header = _MAGIC + _LENGTH.pack(len(text)) + text
@@ -198,7 +184,7 @@ def _read_header(mapping: mmap.mmap, name: str) -> tuple[int, tuple[int, ...], n
             raise ValueError("it is too short")
     except (ValueError, TypeError, SyntaxError, struct.error) as error:
         raise ValueError(f"the file of {name!r} in {FOLDER} is no array made by named: {error}") from None
-    return offset, dims, _checked(dtype)
+    return offset, dims, checked_dtype(dtype)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ them see each other's writes. Each raises `MemoryError`, with the sizes and the 
 from __future__ import annotations
 
 import math
-import operator
-from typing import Any, Literal, SupportsIndex, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,8 +16,10 @@ from numpy.typing import DTypeLike, NDArray
 from mp_core.memory.block import Block, allocate
 from mp_reductions.frozen import frozen
 from mp_reductions.like_constructors import (
+    AnyOrder,
     Array,
     DTypeOf,
+    Order,
     S,
     Shape,
     check_device,
@@ -30,7 +31,7 @@ from mp_reductions.like_constructors import (
     zeros_like,
 )
 from mp_reductions.named import named, unlink
-from mp_reductions.sharing import REMEDY, array_over, shared_like
+from mp_reductions.sharing import array_over, checked_dims, checked_dtype, shared_like
 
 __all__ = [
     "array",
@@ -53,56 +54,44 @@ def __dir__() -> list[str]:
     return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
-def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None, like: None, *, zeroed: bool) -> Array:
+def _make(shape: Shape, dtype: Any, order: Order, device: str | None, like: None, *, zeroed: bool) -> Array:
     check_device(device)
     if like is not None:
         raise TypeError("shared arrays are plain np.ndarray: `like` must be None")
-    dtype = np.dtype(dtype)
-    if dtype.hasobject:
-        raise TypeError(
-            f"an array of dtype {dtype} contains references to Python objects, which cannot be shared; {REMEDY}"
-        )
-    try:
-        dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
-    except TypeError:
-        raise TypeError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
-    if any(n < 0 for n in dims):
-        raise ValueError(f"negative dimensions are not allowed: {dims}")
-    if dtype.itemsize == 0 and dtype.kind in "US":
-        dtype = np.dtype(f"{dtype.kind}1")  # as np.empty(3, "U") does
+    dtype, dims = checked_dtype(np.dtype(dtype)), checked_dims(shape)
     return array_over(allocate(math.prod(dims) * dtype.itemsize, zeroed=zeroed), dims, dtype, order=order)
 
 
 @overload
 def empty(
-    shape: Shape, dtype: DTypeOf[S], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+    shape: Shape, dtype: DTypeOf[S], order: Order = ..., *, device: str | None = ..., like: None = ...
 ) -> NDArray[S]: ...
 @overload
 def empty(
-    shape: Shape, dtype: None = ..., order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+    shape: Shape, dtype: None = ..., order: Order = ..., *, device: str | None = ..., like: None = ...
 ) -> NDArray[np.float64]: ...
 @overload
 def empty(  # type: ignore[overload-overlap]
-    shape: Shape, dtype: type[bool], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+    shape: Shape, dtype: type[bool], order: Order = ..., *, device: str | None = ..., like: None = ...
 ) -> NDArray[np.bool_]: ...
 @overload
 def empty(
-    shape: Shape, dtype: type[int], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+    shape: Shape, dtype: type[int], order: Order = ..., *, device: str | None = ..., like: None = ...
 ) -> NDArray[np.int_]: ...
 @overload
 def empty(
-    shape: Shape, dtype: type[float], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+    shape: Shape, dtype: type[float], order: Order = ..., *, device: str | None = ..., like: None = ...
 ) -> NDArray[np.float64]: ...
 @overload
 def empty(
-    shape: Shape, dtype: type[complex], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+    shape: Shape, dtype: type[complex], order: Order = ..., *, device: str | None = ..., like: None = ...
 ) -> NDArray[np.complex128]: ...
 @overload
 def empty(
-    shape: Shape, dtype: DTypeLike, order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+    shape: Shape, dtype: DTypeLike, order: Order = ..., *, device: str | None = ..., like: None = ...
 ) -> Array: ...
 def empty(
-    shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
+    shape: Shape, dtype: Any = float, order: Order = "C", *, device: str | None = None, like: None = None
 ) -> Array:
     """
     Return a new, uninitialised shared array of the given shape and type.
@@ -149,7 +138,7 @@ def empty(
 
 @typed_as(empty)
 def zeros(
-    shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
+    shape: Shape, dtype: Any = float, order: Order = "C", *, device: str | None = None, like: None = None
 ) -> Array:
     """
     Return a new shared array of the given shape and type, filled with zeros.
@@ -212,7 +201,7 @@ def zeros(
 def ones(
     shape: Shape,
     dtype: Any = None,
-    order: Literal["C", "F"] = "C",
+    order: Order = "C",
     *,
     device: str | None = None,
     like: None = None,
@@ -252,7 +241,7 @@ def full(
     shape: Shape,
     fill_value: Any,
     dtype: DTypeOf[S],
-    order: Literal["C", "F"] = ...,
+    order: Order = ...,
     *,
     device: str | None = ...,
     like: None = ...,
@@ -262,7 +251,7 @@ def full(
     shape: Shape,
     fill_value: Any,
     dtype: type[bool],
-    order: Literal["C", "F"] = ...,
+    order: Order = ...,
     *,
     device: str | None = ...,
     like: None = ...,
@@ -272,7 +261,7 @@ def full(
     shape: Shape,
     fill_value: Any,
     dtype: type[int],
-    order: Literal["C", "F"] = ...,
+    order: Order = ...,
     *,
     device: str | None = ...,
     like: None = ...,
@@ -282,7 +271,7 @@ def full(
     shape: Shape,
     fill_value: Any,
     dtype: type[float],
-    order: Literal["C", "F"] = ...,
+    order: Order = ...,
     *,
     device: str | None = ...,
     like: None = ...,
@@ -292,7 +281,7 @@ def full(
     shape: Shape,
     fill_value: Any,
     dtype: type[complex],
-    order: Literal["C", "F"] = ...,
+    order: Order = ...,
     *,
     device: str | None = ...,
     like: None = ...,
@@ -302,7 +291,7 @@ def full(
     shape: Shape,
     fill_value: S,
     dtype: None = ...,
-    order: Literal["C", "F"] = ...,
+    order: Order = ...,
     *,
     device: str | None = ...,
     like: None = ...,
@@ -312,7 +301,7 @@ def full(
     shape: Shape,
     fill_value: Any,
     dtype: DTypeLike = ...,
-    order: Literal["C", "F"] = ...,
+    order: Order = ...,
     *,
     device: str | None = ...,
     like: None = ...,
@@ -321,7 +310,7 @@ def full(
     shape: Shape,
     fill_value: Any,
     dtype: Any = None,
-    order: Literal["C", "F"] = "C",
+    order: Order = "C",
     *,
     device: str | None = None,
     like: None = None,
@@ -365,7 +354,7 @@ def array(
     dtype: DTypeOf[S],
     *,
     copy: bool = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     ndmin: int = ...,
     like: None = ...,
@@ -376,7 +365,7 @@ def array(
     dtype: None = ...,
     *,
     copy: bool = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     ndmin: int = ...,
     like: None = ...,
@@ -387,7 +376,7 @@ def array(
     dtype: DTypeLike = ...,
     *,
     copy: bool = ...,
-    order: Literal["K", "A", "C", "F"] = ...,
+    order: AnyOrder = ...,
     subok: bool = ...,
     ndmin: int = ...,
     like: None = ...,
@@ -397,7 +386,7 @@ def array(
     dtype: Any = None,
     *,
     copy: bool = True,
-    order: Literal["K", "A", "C", "F"] = "K",
+    order: AnyOrder = "K",
     subok: bool = False,
     ndmin: int = 0,
     like: None = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import operator
 import sys
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -234,11 +235,28 @@ def _array(a: Any, who: str) -> np.ndarray[Any, Any]:
 REMEDY = "convert it to numbers or to text of a fixed length first, as a.astype(float) or a.astype(str) do"
 
 
+def checked_dims(shape: Any) -> tuple[int, ...]:
+    """Return *shape* as a tuple; raise `TypeError` or `ValueError` for what is none."""
+    try:
+        dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
+    if any(n < 0 for n in dims):
+        raise ValueError(f"negative dimensions are not allowed: {dims}")
+    return dims
+
+
+def checked_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a new shared array; raise `TypeError` for one with references to Python objects."""
+    if dtype.hasobject:
+        raise TypeError(
+            f"an array of dtype {dtype} contains references to Python objects, which cannot be shared; {REMEDY}"
+        )
+    return np.dtype(f"{dtype.kind}1") if dtype.itemsize == 0 and dtype.kind in "US" else dtype  # as np.empty(3, "U")
+
+
 def shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an uninitialised shared array with the memory layout of a copy of *a* in order "K"."""
-    if a.dtype.hasobject:
-        raise TypeError(
-            f"an array of dtype {a.dtype} contains references to Python objects, which cannot be shared; {REMEDY}"
-        )
+    checked_dtype(a.dtype)
     like = np.empty_like(a, subok=False)
     return array_over(allocate(like.nbytes, zeroed=False), like.shape, like.dtype, 0, like.strides)

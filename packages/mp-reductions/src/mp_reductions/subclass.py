@@ -26,7 +26,7 @@ import numpy as np
 
 from mp_core.messages import pickling
 from mp_core.sharing import backend
-from mp_reductions import inline
+from mp_reductions import _functions, inline
 from mp_reductions._functions import swap_memory
 from mp_reductions.sharing import address_of, find_block
 
@@ -62,7 +62,7 @@ def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     if a.dtype.hasobject:
         return a.__reduce__()
     state = _attributes(a)
-    if state is None and a.flags.writeable and find_block(a) is None and inline.has_room(a.nbytes):
+    if state is None and a.flags.writeable and find_block(a) is None and _functions.has_room(a.nbytes):
         return a.__reduce__()  # which is faster
     # The class may override `view`; ndarray's own method makes a plain array.
     reduced = rebuild_view, (type(a), np.ndarray.view(a, np.ndarray))
@@ -130,7 +130,7 @@ def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
     if backend.by_value():
         return reduced
     block = find_block(a)
-    if a.dtype.hasobject or (block is None and inline.has_room(a.nbytes)):
+    if a.dtype.hasobject or (block is None and _functions.has_room(a.nbytes)):
         return reduced
     match reduced:
         case (reconstruct, arguments, (version, shape, dtype, fortran, bytes(data), *more)) if (shape, dtype) == (

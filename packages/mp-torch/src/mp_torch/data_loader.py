@@ -17,13 +17,10 @@ from __future__ import annotations
 
 import functools
 import os
-import struct
 import sys
 import threading
-from collections.abc import Iterator
 from multiprocessing import context
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_core.installation.contexts import default_context
@@ -88,20 +85,13 @@ forks.register(after_in_child=_starting._at_fork_reinit)  # type: ignore[attr-de
 
 
 def _drop_messages(queue: Any) -> None:
-    """Receive and drop what a queue still has; no other process may read it any more."""
+    """Free the memory of what a queue still has; no other process may read it any more."""
     if type(queue._reader) is not Connection:
         return  # mp-core's
     try:
-        data = _read(queue._reader.fileno())
+        discard_unread(_read(queue._reader.fileno()))
     except OSError:
-        return  # the queue is closed
-    end = 0
-    for start, end in _messages(data):
-        try:
-            ForkingPickler.loads(data[start:end])
-        except Exception:
-            pass  # its memory is free all the same
-    discard_unread(data[end:])  # of a message that a worker was killed in the middle of
+        pass  # the queue is closed
 
 
 def _read(fd: int) -> bytes:
@@ -115,24 +105,3 @@ def _read(fd: int) -> bytes:
     finally:
         os.set_blocking(fd, True)
     return b"".join(parts)
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, int]]:
-    """
-    Find the messages in what a `Connection` has written: first byte and end of each.
-
-    Before each stands a size of 4 bytes, or -1 and a size of 8 bytes.
-    """
-    at = 0
-    while len(data) - at >= 4:
-        (size,) = struct.unpack_from("!i", data, at)
-        at += 4
-        if size == -1:
-            if len(data) - at < 8:
-                return
-            (size,) = struct.unpack_from("!Q", data, at)
-            at += 8
-        if size < 0 or len(data) - at < size:
-            return
-        yield at, at + size
-        at += size

@@ -13,7 +13,7 @@ import torch
 
 from mp_core.memory.block import Block, allocate, block_at, error_of
 from mp_core.sharing.backend import by_value
-from mp_core.system.errors import SharedMemoryWarning, warn_user
+from mp_core.system.errors import warn_sent_by_value
 from mp_torch import _functions
 
 #: A block, and the first byte and the number of bytes of a storage in it.
@@ -82,7 +82,7 @@ def reduce_storage(storage: Any) -> Any:
         try:
             place = place_of(storage)
         except (MemoryError, OSError) as error:
-            warn_by_value(storage.nbytes(), error)
+            warn_sent_by_value("a tensor", storage.nbytes(), error)
             return _by_value(storage)
         if place is not None:
             return rebuild_storage, place
@@ -96,16 +96,6 @@ def _by_value(storage: Any) -> Any:
     if not nbytes:
         return torch.UntypedStorage, (0,)
     return rebuild, (ctypes.string_at(storage.data_ptr(), nbytes),)
-
-
-def warn_by_value(nbytes: int, error: Exception) -> None:
-    """Warn, the first time, that *nbytes* bytes are sent by value because of *error*."""
-    warn_user(
-        "tensor sent by value",
-        f"shared memory ran out, so a tensor of {nbytes} bytes (and maybe others) travels through the pipe, and its "
-        f"receiver gets a copy: {error}",
-        SharedMemoryWarning,
-    )
 
 
 # ---- methods of torch.UntypedStorage ---------------------------------------------------------------------------------
@@ -145,7 +135,7 @@ def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
     try:
         return rebuild_storage(allocate(size, zeroed=False), 0, size)
     except (MemoryError, OSError) as error:
-        warn_by_value(size, error)
+        warn_sent_by_value("a tensor", size, error)
         return cls(size)
 
 

@@ -22,7 +22,8 @@ import torch
 
 from mp_core.memory.block import Block
 from mp_core.sharing.backend import by_value
-from mp_torch.storage import place_of, rebuild_storage, warn_by_value
+from mp_core.system.errors import warn_sent_by_value
+from mp_torch.storage import place_of, rebuild_storage
 
 _strided = torch.strided
 
@@ -40,7 +41,7 @@ def reduce_tensor(tensor: Any) -> Any:
     try:
         place = place_of(storage, tensor)
     except (MemoryError, OSError) as error:
-        warn_by_value(storage.nbytes(), error)
+        warn_sent_by_value("a tensor", storage.nbytes(), error)
         return tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
     if place is None and storage.nbytes():
         return torch.multiprocessing.reductions.reduce_tensor(tensor)

@@ -35,7 +35,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import select
 import threading
 import time
 import weakref
@@ -45,6 +44,7 @@ from queue import Full
 from typing import Any, NoReturn
 
 from mp_core.sharing import backend, by_value, forks
+from mp_core.system.descriptor import readable
 from mp_core.system.weak_sets import members
 
 #: Seconds that a turn of a loop may take before a coroutine that need not wait ends it.
@@ -194,7 +194,7 @@ class _Reader(_Waiters):
         if found is _LARGE:
             self.keep_next(connection)
             return _EXPIRED
-        if found is _EXPIRED and self.fd >= 0 and _is_readable(self.fd):
+        if found is _EXPIRED and self.fd >= 0 and readable(self.fd, 0):
             self.in_vain += 1
         else:
             self.in_vain = 0
@@ -288,12 +288,6 @@ def _forget_all() -> None:
 
 
 forks.register(after_in_child=_forget_all)
-
-
-def _is_readable(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 async def receive(connection: Any, queue: Any = None) -> Any:

@@ -40,10 +40,6 @@ import threading
 from mp_core.sharing import forks
 from mp_core.sharing.backend import discard_unread
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 _lock = threading.RLock()  # a finaliser may run in a thread that has it
 
 

@@ -148,21 +148,15 @@ def _extend_fork_server() -> None:
 
 def _watch_formats() -> None:
     """Let each module of `mp_core.messages.formats` register its reducers when its library has been imported."""
-    for library, initialise in _FORMATS.items():
-        imports.when_imported(library, initialise)
+    for library in ("jax", "polars"):
+        imports.when_imported(library, partial(_init_format, library))
 
 
-def _format(library: str) -> Callable[[], None]:
-    def initialise_quietly() -> None:
-        try:
-            imports.load(f"mp_core.messages.formats.{library}").init_reductions()
-        except Exception:
-            pass  # a version of the library that we do not know; its objects travel by its own pickle
-
-    return initialise_quietly
-
-
-_FORMATS = {library: _format(library) for library in ("jax", "polars")}
+def _init_format(library: str) -> None:
+    try:
+        imports.load(f"mp_core.messages.formats.{library}").init_reductions()
+    except Exception:
+        pass  # a version of the library that we do not know; its objects travel by its own pickle
 
 
 def _extend_starts() -> None:

@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 _RECURSIVE, _PLAIN = 0, 1  # the kinds of multiprocessing.synchronize
 _MOST = 2**31 - 1  # SEM_VALUE_MAX of Linux
 
-if TYPE_CHECKING:
-    # To a type checker they are the classes of the standard library, whose methods they have.
-    _Lock = synchronize.Lock
-    _RLock = synchronize.RLock
-    _Semaphore = synchronize.Semaphore
-    _BoundedSemaphore = synchronize.BoundedSemaphore
-else:
-    _Lock, _RLock, _Semaphore, _BoundedSemaphore = (
-        getattr(synchronize, name) for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore")
-    )
-
 
 def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
     """Return a new object of the class over the block; the standard constructor is not called."""
@@ -49,7 +38,7 @@ def _reduce(self: Any) -> tuple[Any, ...]:
     return _rebuild, (type(self), sync.handle_of(self, semlock.block), semlock.kind, semlock.maxvalue)
 
 
-class Lock(_Lock):
+class Lock(synchronize.Lock):
     """
     A lock between processes and threads that is not lost with its holder.
 
@@ -84,7 +73,7 @@ class Lock(_Lock):
     __reduce__ = _reduce
 
 
-class RLock(_RLock):
+class RLock(synchronize.RLock):
     """
     A lock that its holder, a thread of a process, can acquire again.
 
@@ -114,7 +103,7 @@ class RLock(_RLock):
     __reduce__ = _reduce
 
 
-class Semaphore(_Semaphore):
+class Semaphore(synchronize.Semaphore):
     """
     A semaphore whose units return when the process that acquired them dies.
 
@@ -153,7 +142,7 @@ class Semaphore(_Semaphore):
     __reduce__ = _reduce
 
 
-class BoundedSemaphore(Semaphore, _BoundedSemaphore):
+class BoundedSemaphore(Semaphore, synchronize.BoundedSemaphore):
     """
     A `Semaphore` that cannot have more units than it began with: one release more is a `ValueError`.
 

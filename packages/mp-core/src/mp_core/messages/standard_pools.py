@@ -129,21 +129,15 @@ class Outline(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "concurrent.futures.process" and name in ("_ResultItem", "_CallItem"):
             return getattr(sys.modules[module], name)
-        if (module, name) == ("mp_core.messages.pickling", "load_with"):
-            return lambda data, places: self.part(data)
+        if (module, name) in (("mp_core.messages.pickling", "load_with"), ("mp_core._block", "load_out_of_band")):
+            return lambda data, others: self.part(data)  # others are blanks in it
         if (module, name) == ("mp_core.messages.pickling", "load_divided"):
             return lambda stream, pieces, places: self.part(outline(stream, pieces))
-        if (module, name) == ("mp_core._block", "load_out_of_band"):
-            return lambda data, objects: self.out_of_band(data, objects)
         return Blank
 
     def part(self, data: bytes) -> Any:
         """Return the outline of a pickle in the message."""
         return Outline(io.BytesIO(data)).load()
-
-    def out_of_band(self, data: bytes, objects: bytes) -> Any:
-        """Return the outline of a pickle with out-of-band *objects*, which are blanks in it."""
-        return self.part(data)
 
     def persistent_load(self, name: Any) -> Blank:
         return Blank()

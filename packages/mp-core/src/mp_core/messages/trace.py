@@ -10,7 +10,6 @@ Without MP_TRACE=1 nothing is replaced.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 from collections import deque
@@ -19,11 +18,12 @@ from multiprocessing.reduction import ForkingPickler
 from types import CodeType, FrameType
 from typing import Any
 
+from mp_core.sharing import forks
 from mp_core.sharing.backend import LINE_SIZE, only_atoms, set_message_line
 from mp_core.system import packages
+from mp_core.system.errors import OURS
 
 # Frames of these packages send on behalf of a program.
-OURS = {"mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda"}
 LIBRARIES = OURS | {"multiprocessing", "concurrent", "pickle", "threading", "importlib"}
 MOST_WAITING = 10_000
 
@@ -83,7 +83,7 @@ class _Waiting:
     def __init__(self) -> None:
         self._begin()
         # A child has none of the parent's objects to pickle, and another thread may hold the lock at the fork.
-        os.register_at_fork(after_in_child=self._begin)
+        forks.register(after_in_child=self._begin)
 
     def _begin(self) -> None:
         self._lines: dict[int, deque[str]] = {}

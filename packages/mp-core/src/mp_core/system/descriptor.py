@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,3 +82,18 @@ def _close_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_child)
+
+
+def readable(fd: int, timeout: float | None) -> bool:
+    """
+    Wait up to *timeout* seconds, for ever if None, until *fd* is readable. Any number: select stops at 1024.
+
+    >>> read, write = os.pipe()
+    >>> readable(read, 0), os.write(write, b"x"), readable(read, 0)
+    (False, 1, True)
+    >>> os.close(read), os.close(write)
+    (None, None)
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))

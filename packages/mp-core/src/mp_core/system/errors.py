@@ -94,9 +94,10 @@ class OwnerDiedWarning(RuntimeWarning):
     """
 
 
-# The packages whose frames lie between a user's line and a warning about it.
-_BETWEEN = {"mp_all", "mp_core", "mp_cuda", "mp_nodes", "mp_pool", "mp_reductions", "mp_spawn"}
-_BETWEEN |= {"multiprocessing", "concurrent", "threading"}
+#: The packages of this project.
+OURS = {"mp_all", "mp_core", "mp_cuda", "mp_nodes", "mp_pool", "mp_reductions", "mp_spawn", "mp_torch"}
+# Those whose frames lie between a user's line and a warning about it.
+_BETWEEN = OURS | {"multiprocessing", "concurrent", "threading"}
 
 _told: set[str] = set()
 

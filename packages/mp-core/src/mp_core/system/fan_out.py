@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Literal
-
 #   "by reference"  as its reducer says; each Block, Lease or LeaseReference in the result is an object of its own
 #   "out of band"   the bytes are private to the sender; its pickle (protocol 5) carries them out of band
 #   "per receiver"  it is pickled once for each receiver
 if TYPE_CHECKING:
+    from typing import Any, Literal
+
     FanOutMode = Literal["by reference", "out of band", "per receiver"]
-else:
-    FanOutMode = str
 
 _modes: dict[Any, Callable[[Any], FanOutMode]] = {}
 _for_one_receiver: tuple[type, ...] = ()

@@ -51,13 +51,13 @@ def _data(run: Run) -> dict[str, Any]:
     names, texts = _Numbers(), _Numbers()
     sentences = list(summary.sentences)
     shown = _longest(run, sentences)
-    lanes, spans, rows = [], [], {}
+    lanes, spans, lane_of = [], [], {}
     for lane, process in enumerate(run.processes):
         placed, count = _rows(process)
-        rows[process.pid] = lane, {thread: row for thread, row in placed.values() if row == 0} or {process.pid: 0}
+        lane_of[process.pid] = lane
         for span in process.spans:
             if id(span) in shown:
-                spans.append(_columns(span, lane, placed[id(span)][1], names, texts))
+                spans.append(_columns(span, lane, placed[id(span)], names, texts))
         about = {"pid": process.own_pid, "name": process.name, "how": process.how, "lost": process.lost}
         lanes.append({**about, "began": process.began // 1000, "ended": process.ended // 1000, "rows": count})
     arrows = run.arrows[:MOST_ARROWS]
@@ -72,9 +72,7 @@ def _data(run: Run) -> dict[str, Any]:
         "texts": texts.texts,
         "lanes": lanes,
         "spans": spans,
-        "arrows": [
-            [rows[a.put_by][0], 0, a.put // 1000, rows[a.got_by][0], 0, a.got // 1000, a.nbytes] for a in arrows
-        ],
+        "arrows": [[lane_of[a.put_by], a.put // 1000, lane_of[a.got_by], a.got // 1000] for a in arrows],
         "memory": _memory(run),
         "workers": [
             [
@@ -98,12 +96,12 @@ def _longest(run: Run, sentences: list[str]) -> set[int]:
     return {id(span) for span in every}
 
 
-def _rows(process: Process) -> tuple[dict[int, tuple[int, int]], int]:
-    """Return the thread and row of each span by its identity, and how many rows there are: spans nest in a thread."""
+def _rows(process: Process) -> tuple[dict[int, int], int]:
+    """Return the row of each span by its identity, and how many rows there are: spans nest in a thread."""
     by_thread: dict[int, list[Span]] = defaultdict(list)
     for span in process.spans:
         by_thread[span.thread].append(span)
-    placed: dict[int, tuple[int, int]] = {}
+    placed: dict[int, int] = {}
     first = 0
     for thread in sorted(by_thread, key=lambda each: each != process.pid):
         ends: list[int] = []
@@ -114,9 +112,9 @@ def _rows(process: Process) -> tuple[dict[int, tuple[int, int]], int]:
             row = min(first + len(ends), _MOST_ROWS - 1)
             ends.append(span.end)
             deepest = max(deepest, len(ends))
-            placed[id(span)] = thread, row
+            placed[id(span)] = row
         first = min(first + deepest, _MOST_ROWS - 1)
-    return placed, max((row for _, row in placed.values()), default=0) + 1
+    return placed, max(placed.values(), default=0) + 1
 
 
 def _columns(span: Span, lane: int, row: int, names: _Numbers, texts: _Numbers) -> list[int]:

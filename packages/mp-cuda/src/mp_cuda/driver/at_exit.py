@@ -20,10 +20,10 @@ class Step(IntEnum):
     FINALIZERS, IMPORTS, EVENTS, EXPORTS, REPORT = range(5)
 
 
-_steps: dict[Step, Callable[[], None]] = {}
+_steps: dict[Step, Callable[[], object]] = {}
 
 
-def register(step: Step) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def register(step: Step) -> Callable[[Callable[[], object]], Callable[[], object]]:
     """Decorate the function that performs *step*."""
     return lambda function: _steps.setdefault(step, function)
 

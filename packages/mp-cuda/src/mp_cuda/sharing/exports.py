@@ -98,9 +98,7 @@ def wait_released(timeout: float | None = None) -> bool:
         pause = min(2 * pause, POLL_S)
 
 
-@at_exit.register(at_exit.Step.EXPORTS)
-def _collect_at_exit() -> None:
-    ipc_collect()
+at_exit.register(at_exit.Step.EXPORTS)(ipc_collect)
 
 
 @at_exit.register(at_exit.Step.REPORT)

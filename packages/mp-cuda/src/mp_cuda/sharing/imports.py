@@ -51,11 +51,7 @@ def _stays_open(code: int) -> None:
     _log.warning("memory of another process stays open: the driver refuses to close it (%s)", code)
 
 
-@at_exit.register(at_exit.Step.IMPORTS)
-def _close_at_exit() -> None:
-    close_all()
-
-
+at_exit.register(at_exit.Step.IMPORTS)(close_all)
 set_hooks(
     not_received=_not_received,
     own_is_gone=own_is_gone,

@@ -48,7 +48,7 @@ from mp_spawn.calls.payload import (
     per_rank_object,
 )
 from mp_spawn.calls.payloads import attaching
-from mp_spawn.calls.pickling import dumps_plainly, dumps_with, foreign_reducer
+from mp_spawn.calls.pickling import dumps, dumps_plainly, foreign_reducer
 
 
 class Shipment(NamedTuple):
@@ -71,7 +71,8 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[
     kinds = ", ".join(type(arg).__name__ for arg in args)
     what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
     # The message is dropped with its references: there is no receiver on this machine.
-    call, found = pickled(dumps_with, _ForNodes, (fn, args), what, "spawn").data
+    found = _ForNodes()
+    call = pickled(dumps, (fn, args), what, "spawn", False, found).data
     views = [buffer.raw() for buffer in found.buffers]
     blocks = [memoryview(block).cast("B") for block in found.blocks]
     # Not inherited(), which would attach this process to a session that no rank enters.

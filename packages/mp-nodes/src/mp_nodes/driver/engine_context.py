@@ -171,7 +171,7 @@ class EngineContext(RunningJob):
         """Send a signal to all ranks, which have some time after one that ends them."""
         now = time.monotonic()
         last, self._signalled[signum] = self._signalled.get(signum), now
-        if signal.Signals(signum).name not in ENDING:
+        if signum not in ENDING:
             self._ask(protocol.Signal(signum))
         elif last is None or now - last > TO_ALL_NODES:
             self._ask(protocol.Signal(signum))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from mp_nodes.engines.ray_agents import TO_ANSWER, RayAgents, named, within
 from mp_nodes.protocol import Agents, EngineError
 from mp_spawn.jobs.job import at_least
+from mp_spawn.output.terminal import tell
 
 EXTRA = 'pip install "mp-nodes[ray]"'
 # Seconds before the program says that it waits.
@@ -139,7 +139,7 @@ class Ray:
                 )
             if waited > BEFORE_NOTICE and not noticed:
                 noticed = True
-                print(f"mp-spawn: waiting for {of} of the Ray cluster", file=sys.stderr)
+                tell(f"mp-spawn: waiting for {of} of the Ray cluster")
 
 
 def _connected(address: str | None) -> Any:

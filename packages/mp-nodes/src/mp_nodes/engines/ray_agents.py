@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mp_nodes.protocol import EngineError, Hello, Leave, Lost, Node, Start
+from mp_spawn.output.terminal import tell
 
 # Bytes of an object in Ray's store, and buffers in it.
 PIECE = 16 << 20
@@ -54,7 +54,7 @@ def within(seconds: float, call: Callable[[], object], undone: str) -> bool:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        print(f"mp-spawn: the Ray cluster has not answered for {seconds:g} s; {undone}", file=sys.stderr)
+        tell(f"mp-spawn: the Ray cluster has not answered for {seconds:g} s; {undone}")
     return not thread.is_alive()
 
 

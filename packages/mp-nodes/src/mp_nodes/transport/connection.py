@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import queue
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from mp_nodes.agent.agent import Agent
 from mp_nodes.protocol import Leave, Lost, Node, Signalled, Start
 from mp_nodes.transport.wire import CHUNK, TamperedError, Wire
+from mp_spawn.output.terminal import tell
 
 # Seconds for the agents to leave once the job is over.
 TO_LEAVE = 2.0
@@ -150,16 +150,16 @@ def _receive_all(agent: Agent, wire: Wire, says_why: bool) -> None:
             if isinstance(message, Start):
                 _start(agent, message, wire)
             elif isinstance(message, Lost):
-                print(f"mp-spawn: node 0 does not believe this node: {message.reason}", file=sys.stderr, flush=True)
+                tell(f"mp-spawn: node 0 does not believe this node: {message.reason}")
             else:
                 agent.receive(message)
     except TamperedError as error:
-        print(f"mp-spawn: node 0 is no longer believed: {error}", file=sys.stderr, flush=True)
+        tell(f"mp-spawn: node 0 is no longer believed: {error}")
         agent.outbox.put(Lost(f"it no longer believes this one: {error}"))
         agent.abandon()
     except (EOFError, OSError):
         if says_why and agent.code is None:
-            print("mp-spawn: node 0 has closed the connection before the end of the job", file=sys.stderr, flush=True)
+            tell("mp-spawn: node 0 has closed the connection before the end of the job")
         agent.abandon()
 
 

@@ -24,7 +24,6 @@ import contextlib
 import errno
 import selectors
 import socket
-import sys
 import time
 from typing import NamedTuple
 
@@ -33,6 +32,7 @@ from mp_nodes.protocol import EngineError
 from mp_nodes.transport import handshake
 from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.wire import Wire
+from mp_spawn.output.terminal import tell
 from mp_spawn.ranks.signals import Forwarding, raise_if_ending
 
 MOST_UNPROVEN = 32
@@ -134,7 +134,7 @@ class Meeting:
                 raise EngineError(f"nodes {missing} of {self._place.nnodes} have not come to {where} in {waited:.0f} s")
             if waited > BEFORE_NOTICE and not noticed:
                 noticed = True
-                print(f"mp-spawn: waiting at {where} for nodes {missing}", file=sys.stderr, flush=True)
+                tell(f"mp-spawn: waiting at {where} for nodes {missing}")
             while self._unproven and now - self._unproven[0].since > TO_PROVE:
                 self._turn_away(self._unproven[0], f"no proof in {TO_PROVE:.0f} s")
             self._listen(server, now)
@@ -215,12 +215,10 @@ class Meeting:
             number = next(free for free in range(1, self._place.nnodes + 1) if free not in self._found)
         arrival = Arrival(number, introduction.ranks, Wire(peer.socket, seals), introduction.name, peer.address)
         if not 0 < arrival.node_rank < self._place.nnodes or arrival.node_rank in self._found:
-            print(
+            tell(
                 f"mp-spawn: a second node {number} at {arrival.address} is turned away"
                 if number < self._place.nnodes
-                else f"mp-spawn: one node more than {self._place.nnodes}, at {arrival.address}, is turned away",
-                file=sys.stderr,
-                flush=True,
+                else f"mp-spawn: one node more than {self._place.nnodes}, at {arrival.address}, is turned away"
             )
             self._selector.unregister(peer.socket)
             arrival.wire.close()
@@ -235,11 +233,7 @@ class Meeting:
         del self._found[arrival.node_rank]
         self._changed = time.monotonic()
         arrival.wire.close()
-        print(
-            f"mp-spawn: node {arrival.node_rank} at {arrival.address} has gone again; waiting for it",
-            file=sys.stderr,
-            flush=True,
-        )
+        tell(f"mp-spawn: node {arrival.node_rank} at {arrival.address} has gone again; waiting for it")
 
     def _turn_away(self, peer: _Unproven, reason: str) -> None:
         self._unproven.remove(peer)
@@ -252,11 +246,7 @@ class Meeting:
             self._tell_at = now + BETWEEN_LINES
             count, self._turned_away = self._turned_away, 0
             peers = "a peer" if count == 1 else f"{count} peers"
-            print(
-                f"mp-spawn: {peers} without the key turned away, the last one at {peer.address} ({reason})",
-                file=sys.stderr,
-                flush=True,
-            )
+            tell(f"mp-spawn: {peers} without the key turned away, the last one at {peer.address} ({reason})")
 
 
 def claim(place: JobPlace) -> socket.socket | None:

@@ -21,8 +21,8 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _socket
 import errno
+import operator
 import os
-import select
 import signal
 import socket
 from multiprocessing import reduction
@@ -30,11 +30,11 @@ from multiprocessing import reduction
 from mp_core.children import death_pipe, inheritance
 from mp_core.sharing import backend
 from mp_core.sharing.backend import LONGEST
+from mp_core.system.descriptor import readable
 from mp_pool.tasks.task_messages import BEGUN, HEADER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 _UNSENT = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EPIPE, errno.ECONNRESET)
@@ -93,11 +93,6 @@ def _pair_by_address() -> tuple[_socket.socket, _socket.socket]:
         listener.close()
 
 
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that pickles the next message."""
-    return function(*args)
-
-
 class TaskSocket:
     """One end of a socket in the place of a ring, see Note [Packets instead of a ring]; *far* is the worker's."""
 
@@ -131,7 +126,7 @@ class TaskSocket:
                 raise BlockingIOError(error.errno, os.strerror(error.errno)) from None
             raise
 
-    dump = staticmethod(_call)
+    dump: Any = staticmethod(operator.call)  # of a function that pickles the next message
 
     def send_all(self, number: int, kind: int, data: Any) -> None:
         """Send a message; wait for room."""
@@ -173,9 +168,7 @@ class TaskSocket:
 
     def wait(self) -> bool:
         """Return True when there is a message, False at the end of the other process."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        poll.poll()
+        readable(self._socket.fileno(), None)
         try:
             return bool(self._receive(1, socket.MSG_PEEK))
         except BlockingIOError:

@@ -46,7 +46,7 @@ from multiprocessing import process as _process
 from multiprocessing import util
 
 from mp_core.sharing.backend import TryLock, recorders
-from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children
+from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children, readable
 from mp_pool.workers.stdin import left_alone
 from mp_pool.workers.task_rings import WorkerEnds, socket_pair
 from mp_pool.workers.worker_main import Settings, work
@@ -187,9 +187,7 @@ class Zygote:
 
     def _receive(self, seconds: float) -> tuple[int, int, int, list[int]] | None:
         """Receive and note one answer; return None if none comes in so many seconds."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        if not poll.poll(seconds * 1000):
+        if not readable(self._socket.fileno(), seconds):
             return None
         message, fds, _, _ = socket.recv_fds(self._socket, ANSWER.size, 1)
         if not message:
@@ -245,9 +243,7 @@ class Zygote:
                 self._socket = None
             if pid:
                 if not is_ending:  # it ends by itself, after its workers
-                    poll = select.poll()
-                    poll.register(self._process.fd, select.POLLIN)
-                    is_ending = bool(poll.poll(1000))
+                    is_ending = readable(self._process.fd, 1)
                 with suppress(ChildProcessError):  # the program waits for any child
                     os.waitpid(pid, 0 if is_ending else os.WNOHANG)
             self._process.close()
@@ -278,16 +274,14 @@ class ZygotePopen:
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the exit code; in a forked child, whose own child it is not, return None."""
-        if self.returncode is None and os.getpid() == self._owner:
-            poll = select.poll()
-            poll.register(self.sentinel, select.POLLIN)
-            if poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
-                try:
-                    self._lock.wait()
-                    if self.returncode is None:
-                        self.returncode = self._zygote.exitcode(self.pid)
-                finally:
-                    self._lock.release()
+        seconds = timeout if timeout is None else max(0.0, timeout)
+        if self.returncode is None and os.getpid() == self._owner and readable(self.sentinel, seconds):
+            try:
+                self._lock.wait()
+                if self.returncode is None:
+                    self.returncode = self._zygote.exitcode(self.pid)
+            finally:
+                self._lock.release()
         return self.returncode
 
     def _send_signal(self, number: int) -> None:

@@ -22,7 +22,7 @@ from mp_spawn.calls.payload import (
     collected_fds,
     per_rank_object,
 )
-from mp_spawn.calls.pickling import dumps, dumps_plainly, dumps_with, foreign_reducer
+from mp_spawn.calls.pickling import dumps, dumps_plainly, foreign_reducer
 
 
 def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Payload]:
@@ -32,8 +32,8 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
     with ExitStack() as on_failure:
         while len(made) < count:
             with collected_fds() as fds:
-                data, found = dumps_with(_OutOfBand, (fn, args), what, start_method)
-                call = PickleFile(data, fds)
+                found = _OutOfBand()
+                call = PickleFile(dumps((fn, args), what, start_method, reducer=found), fds)
             on_failure.callback(call.close)
             buffers = Buffers(found.buffers)
             on_failure.callback(buffers.close)

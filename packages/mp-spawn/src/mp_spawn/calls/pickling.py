@@ -11,7 +11,7 @@ import io
 import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 
 class Reducer(Protocol):
@@ -22,10 +22,6 @@ class Reducer(Protocol):
     def reduce(self, thing: Any) -> Any: ...
 
 
-R = TypeVar("R", bound="Reducer")
-N = TypeVar("N", bound="Reducer | None")
-
-
 def dumps_plainly(thing: Any) -> bytes:
     """Pickle *thing*, which is known to be picklable, as multiprocessing does."""
     # Bytes, where ForkingPickler.dumps() gives a view: a cycle with a view in it may be collected in a bad order.
@@ -34,7 +30,9 @@ def dumps_plainly(thing: Any) -> bytes:
     return file.getvalue()
 
 
-def dumps(thing: Any, what: str, start_method: str = "spawn", same_main: bool = False) -> bytes:
+def dumps(
+    thing: Any, what: str, start_method: str = "spawn", same_main: bool = False, reducer: Reducer | None = None
+) -> bytes:
     """
     Pickle *thing* for another process; *what* names it in the error.
 
@@ -44,24 +42,11 @@ def dumps(thing: Any, what: str, start_method: str = "spawn", same_main: bool = 
     >>> pickle.loads(dumps((1, "a"), "the arguments"))
     (1, 'a')
     """
-    return _dumps(_no_reducer, thing, what, start_method, same_main)[0]
-
-
-def dumps_with(new_reducer: Callable[[], R], thing: Any, what: str, start_method: str) -> tuple[bytes, R]:
-    """Pickle *thing* as `dumps` does, and return the pickle and the reducer."""
-    return _dumps(new_reducer, thing, what, start_method, False)
-
-
-def _no_reducer() -> None:
-    return None
-
-
-def _dumps(new_reducer: Callable[[], N], thing: Any, what: str, start_method: str, same_main: bool) -> tuple[bytes, N]:
-    # Not at the top: `import mp_spawn` does not import mp-core.
+    # Few starts need them.
     from mp_core.children.main_module import UNPICKLABLE
     from mp_core.messages import definitions
 
-    file, reducer = io.BytesIO(), new_reducer()
+    file = io.BytesIO()
     # ForkingPickler passes positional arguments on, but no keyword arguments.
     pickler = definitions.Pickler(file, *(() if reducer is None else (5, True, reducer.buffers.append)))
     pickler.same_main = same_main
@@ -73,15 +58,10 @@ def _dumps(new_reducer: Callable[[], N], thing: Any, what: str, start_method: st
         remedy = ", or use start_method='fork'" if "cloudpickle" in str(error) else ""
         text = f"{what} cannot be pickled for start_method={start_method!r}: {error}{remedy}"
         raise pickle.PicklingError(text) from error
-    return file.getvalue(), reducer
-
-
-def _registered() -> dict[type, Callable[..., Any]]:
-    reducers: dict[type, Callable[..., Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    return reducers
+    return file.getvalue()
 
 
 def foreign_reducer(kind: type) -> Callable[..., Any] | None:
     """Return the reducer of *kind* if a package other than multiprocessing has registered it, else None."""
-    reduce = _registered().get(kind)
+    reduce = ForkingPickler._extra_reducers.get(kind)  # type: ignore[attr-defined]
     return None if reduce is None or reduce.__module__.partition(".")[0] == "multiprocessing" else reduce

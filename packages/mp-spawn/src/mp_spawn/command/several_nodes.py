@@ -26,4 +26,13 @@ def several_nodes(chosen: Any, environ: Mapping[str, str] = os.environ) -> str:
         return ""
     if chosen.node_rank is not None:
         return f"--node-rank {chosen.node_rank}"
-    return next((f"{name}={environ[name]}" for name in SIZES if int(environ.get(name, 1)) > 1), "")
+    return next((f"{name}={environ[name]}" for name in SIZES if number_in(environ, name, 1) > 1), "")
+
+
+def number_in(environ: Mapping[str, str], name: str, default: int) -> int:
+    """Return the number of a variable, or *default* without it or if it is empty; `ValueError` names the variable."""
+    text = environ.get(name) or str(default)
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r} is no number; unset it, or set a whole number") from None

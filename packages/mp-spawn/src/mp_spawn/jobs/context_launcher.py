@@ -10,9 +10,10 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from mp_core.system.descriptor import readable
 from mp_spawn.jobs.job import Job, Started
 from mp_spawn.ranks.child import set_up_and_call
-from mp_spawn.ranks.process_handle import LockedPopen, PidFd, has_pidfds, let_end, readable
+from mp_spawn.ranks.process_handle import LockedPopen, PidFd, has_pidfds, let_end
 from mp_spawn.ranks.program import ProgramProcess
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.signals import FROM_OUTSIDE, blocked

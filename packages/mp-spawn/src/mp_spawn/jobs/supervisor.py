@@ -70,7 +70,7 @@ class Supervisor:
 
     def forward(self, signum: int) -> None:
         """Send a signal on to the ranks. After one that ends them they are not started again."""
-        if signal.Signals(signum).name in ENDING:
+        if signum in ENDING:
             self.was_told_to_end = True
         # A key of the terminal has reached rank 0 if that is in the group of this process.
         witness = self.job.launcher.witness if self.job is not None and self.job.gives_terminal else 0

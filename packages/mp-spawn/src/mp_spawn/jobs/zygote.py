@@ -39,12 +39,13 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from mp_core.memory.mapped_buffers import memory_file
+from mp_core.system.descriptor import readable
 from mp_spawn.calls.payload import InheritedFd, OwnedFd, spawning
 from mp_spawn.calls.pickling import dumps_plainly
 from mp_spawn.jobs.job import Job, Started
 from mp_spawn.jobs.zygote_main import PROGRAM, STARTED, STATUS, RankProcess, ZygoteSpec
 from mp_spawn.ranks.child import call
-from mp_spawn.ranks.process_handle import PidFd, kill, let_end, readable, reap
+from mp_spawn.ranks.process_handle import PidFd, kill, let_end, reap
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.signals import blocked
 

@@ -19,7 +19,6 @@ import _socket
 import errno
 import functools
 import os
-import select
 import signal
 import threading
 import time
@@ -29,7 +28,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
-from mp_core.system.descriptor import Descriptor
+from mp_core.system.descriptor import Descriptor, readable
 from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Ended, group_was_sent
 
 if TYPE_CHECKING:
@@ -75,21 +74,6 @@ def _are_pidfds_allowed() -> bool:
             raise
         return False
     return True
-
-
-def readable(fd: int, timeout: float | None) -> bool:
-    """
-    Wait up to *timeout* seconds, for ever if None, until *fd* is readable. Any number: select stops at 1024.
-
-    >>> read, write = os.pipe()
-    >>> readable(read, 0), os.write(write, b"x"), readable(read, 0)
-    (False, 1, True)
-    >>> os.close(read), os.close(write)
-    (None, None)
-    """
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

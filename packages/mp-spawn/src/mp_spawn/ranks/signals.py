@@ -48,8 +48,8 @@ from mp_core.system.weak_sets import members
 # Without those that an instruction of the process itself raises, and the one for its children.
 _OWN = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGCHLD", "SIGKILL", "SIGSTOP")
 FROM_OUTSIDE = frozenset(signal.valid_signals()) - {getattr(signal, name, None) for name in _OWN}
-ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-FORWARDED = (*ENDING, "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGTSTP")
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP)
 # `timeout` signals its child and then its group, and so does a closing terminal: a second ending signal within so many
 # seconds counts as the same one.
 REPEAT = 0.5
@@ -74,7 +74,7 @@ def blocked(signals: Iterable[int] = FROM_OUTSIDE) -> Iterator[frozenset[int]]:
 
 class WakeUpPipe:
     """
-    While this is entered, each of the signals *names* makes the pipe *fd* readable; ignored signals stay ignored.
+    While this is entered, each of the *signals* makes the pipe *fd* readable; ignored signals stay ignored.
 
     With *for_default*, only signals that have their default action. A forked child, such as a rank, has inherited the
     handlers, and restores the earlier ones. A *frugal* one takes one descriptor. See Note [Wake-up pipe].
@@ -82,13 +82,13 @@ class WakeUpPipe:
 
     fd = -1
 
-    def __init__(self, names: tuple[str, ...], for_default: bool = False, frugal: bool = False) -> None:
+    def __init__(self, signals: tuple[signal.Signals, ...], for_default: bool = False, frugal: bool = False) -> None:
         self._frugal = frugal
         self._before: dict[int, Any] = {}
         self._wakeup_before: int | None = None
         self._write = -1
         self._signals: set[int] = set()
-        for signum in (getattr(signal, name) for name in names if hasattr(signal, name)):
+        for signum in signals:
             handler = signal.getsignal(signum)
             # None: a handler that was not installed from Python, which could not be restored.
             if handler is signal.SIG_DFL or not (for_default or handler in (signal.SIG_IGN, None)):
@@ -208,15 +208,14 @@ class Forwarding(WakeUpPipe):
             self._handle(signum, forward)
 
     def _handle(self, signum: int, forward: Callable[[int], None]) -> None:
-        name = signal.Signals(signum).name
-        if name in ENDING and self._repeats.is_repeated(signum):
+        if signum in ENDING and self._repeats.is_repeated(signum):
             return
-        if name in ("SIGCONT", "SIGTSTP"):
+        if signum in (signal.SIGCONT, signal.SIGTSTP):
             sent_until, self._sent_until = self._sent_until, 0.0
-            if name == "SIGCONT" and time.monotonic() < sent_until:
+            if signum == signal.SIGCONT and time.monotonic() < sent_until:
                 return
         forward(signum)
-        if name == "SIGTSTP":
+        if signum == signal.SIGTSTP:
             self._stop(signum, forward)
 
     def _stop(self, signum: int, forward: Callable[[int], None]) -> None:
@@ -245,7 +244,7 @@ class Ended(BaseException):
 
 def raise_if_ending(signum: int) -> None:
     """Raise `Ended` for a signal that ends a process."""
-    if signal.Signals(signum).name in ENDING:
+    if signum in ENDING:
         raise Ended(signum)
 
 
