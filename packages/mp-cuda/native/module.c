@@ -4,8 +4,6 @@
  * the bindings have loaded (driver.c); those of mp-core are in the table of mp_core.h. */
 #include "native.h"
 
-mp_core_api mp_core;
-
 static PyObject *renew_process(PyObject *module, PyObject *unused)
 {
     if (mp_renew_process() < 0)
@@ -38,10 +36,7 @@ static int module_exec(PyObject *module)
         mp_add_hooks,   mp_add_driver,   mp_add_array,    mp_add_events,   mp_add_references,
         mp_add_exports, mp_add_mappings, mp_add_outgoing, mp_add_incoming,
     };
-    int rc = mp_copy_table(&mp_core, "mp_cuda", "mp-cuda") < 0 || mp_renew_process() < 0 ||
-                     mp_make_known() < 0
-                 ? -1
-                 : 0;
+    int rc = mp_load_core() < 0 || mp_renew_process() < 0 || mp_make_known() < 0 ? -1 : 0;
 
     for (size_t i = 0; rc == 0 && i < sizeof(parts) / sizeof(parts[0]); i++)
         rc = (*parts[i])(module);

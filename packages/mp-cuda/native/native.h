@@ -6,7 +6,9 @@
 
 #include "mp_core.h"
 
-extern mp_core_api mp_core; /* module.c: mp-core's table, copied when the module is imported */
+/* core.c: mp-core's table, copied when the module is imported. */
+extern mp_core_api mp_core;
+int mp_load_core(void);
 
 /* ---- hooks.c: what the C code calls or reads of the Python modules ---- */
 

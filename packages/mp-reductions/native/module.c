@@ -11,12 +11,9 @@
 #define MP_LOADS_NUMPY
 #include "native.h"
 
-mp_core_api mp_core;
-
 static int module_exec(PyObject *module)
 {
-    if (PyArray_ImportNumPyAPI() < 0 ||
-        mp_copy_table(&mp_core, "mp_reductions", "mp-reductions") < 0)
+    if (PyArray_ImportNumPyAPI() < 0 || mp_load_core() < 0)
         return -1;
     return mp_init_fast_path(module) < 0 ? -1 : mp_init_array_codec(module);
 }

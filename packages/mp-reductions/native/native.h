@@ -10,9 +10,10 @@
 #endif
 #include <numpy/arrayobject.h>
 
-/* module.c: mp-core's table, copied when the module is imported: a call through it is one indirect
+/* core.c: mp-core's table, copied when the module is imported: a call through it is one indirect
  * call. */
 extern mp_core_api mp_core;
+int mp_load_core(void);
 
 /* Raise the error of a message: NULL. */
 #define MP_DAMAGED(...)                                                                            \

@@ -4,11 +4,9 @@
  * as Python's; those of mp-core are in the table of mp_core.h. */
 #include "native.h"
 
-mp_core_api mp_core;
-
 static int module_exec(PyObject *module)
 {
-    return mp_copy_table(&mp_core, "mp_torch", "mp-torch");
+    return mp_load_core();
 }
 
 static PyMethodDef functions[] = {

@@ -3,7 +3,9 @@
 #define MP_TORCH_NATIVE_H
 #include "dlpack.h"
 
-extern mp_core_api mp_core; /* module.c: mp-core's table, copied when the module is imported */
+/* core.c: mp-core's table, copied when the module is imported. */
+extern mp_core_api mp_core;
+int mp_load_core(void);
 
 /* ---- storages.c ---- */
 

@@ -73,7 +73,15 @@ void mp_message_sent(PyObject *object);
 PyObject *mp_message_handles_of(PyObject *object);
 /* Raise the error, an OSError, of that number, with the system call that failed. Returns NULL. */
 /* Discard the reference of a handle, without the GIL: it may wait for the manager. */
-void mp_discard_handle(const char *handle);
+static inline void mp_discard_handle(const char *handle)
+{
+    unsigned char bytes[MPSHM_HANDLE_SIZE];
+
+    memcpy(bytes, handle, sizeof(bytes));
+    Py_BEGIN_ALLOW_THREADS
+    mpshm_block_discard(bytes, sizeof(bytes));
+    Py_END_ALLOW_THREADS
+}
 PyObject *mp_raise_errno(PyObject *type, int number);
 /* Seconds, or None for ever, as nanoseconds; -1 for ever. 0, or -1 with an exception. */
 int mp_timeout(PyObject *seconds, int64_t *ns);

@@ -89,16 +89,6 @@ void mp_receiving_end(void)
     received.incomplete = 0;
 }
 
-void mp_discard_handle(const char *handle)
-{
-    unsigned char bytes[MPSHM_HANDLE_SIZE];
-
-    memcpy(bytes, handle, sizeof(bytes));
-    Py_BEGIN_ALLOW_THREADS /* it may wait for the manager */
-    mpshm_block_discard(bytes, sizeof(bytes));
-    Py_END_ALLOW_THREADS
-}
-
 /* Discard each handle in the message that was not received. */
 static void discard_rest(PyObject *message)
 {

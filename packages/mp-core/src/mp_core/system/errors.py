@@ -9,6 +9,8 @@ import threading
 import warnings
 from types import FrameType
 
+from mp_core.system import packages
+
 _SILENT = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
 _ALLOW = "allow shm-manager the system calls eventfd2, accept4, getsockopt and fork, which a sandbox may refuse"
 #: The texts for errors of a session whose manager cannot be reached, by errno.
@@ -94,10 +96,9 @@ class OwnerDiedWarning(RuntimeWarning):
     """
 
 
-#: The packages of this project.
-OURS = {"mp_all", "mp_core", "mp_cuda", "mp_nodes", "mp_pool", "mp_reductions", "mp_spawn", "mp_torch"}
-# Those whose frames lie between a user's line and a warning about it.
-_BETWEEN = OURS | {"multiprocessing", "concurrent", "threading"}
+#: The packages of this project, but one for a library, which registers itself (packages.py).
+OURS = {"mp_all", "mp_core", "mp_cuda", "mp_nodes", "mp_pool", "mp_reductions", "mp_spawn"}
+_STANDARD = {"multiprocessing", "concurrent", "threading"}
 
 _told: set[str] = set()
 
@@ -157,4 +158,6 @@ def _outside(frame: FrameType) -> tuple[int, FrameType]:
 
 
 def _is_between(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN
+    """Tell whether the frame lies between a user's line and a warning about it."""
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in OURS or package in _STANDARD or package in packages.registered()

@@ -23,6 +23,7 @@ import _socket
 import errno
 import operator
 import os
+import select
 import signal
 import socket
 from multiprocessing import reduction
@@ -30,7 +31,6 @@ from multiprocessing import reduction
 from mp_core.children import death_pipe, inheritance
 from mp_core.sharing import backend
 from mp_core.sharing.backend import LONGEST
-from mp_core.system.descriptor import readable
 from mp_pool.tasks.task_messages import BEGUN, HEADER
 
 TYPE_CHECKING = False
@@ -168,7 +168,9 @@ class TaskSocket:
 
     def wait(self) -> bool:
         """Return True when there is a message, False at the end of the other process."""
-        readable(self._socket.fileno(), None)
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.poll()
         try:
             return bool(self._receive(1, socket.MSG_PEEK))
         except BlockingIOError:
