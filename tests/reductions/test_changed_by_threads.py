@@ -201,3 +201,20 @@ def test_a_child_forked_while_a_thread_copies_may_resize_the_array() -> None:
             child.join(30)
             assert child.exitcode == 0
             child.close()
+
+
+class Subclass(np.ndarray): ...
+
+
+@pytest.mark.parametrize("n", [30, 6_000, 300_000])
+def test_an_array_of_a_subclass_is_not_resized_between_its_reduction_and_the_copy_of_its_bytes(n: int) -> None:
+    a = np.ones(n).view(Subclass).copy()
+    a.flags.writeable = False
+    reducer: Any = importlib.import_module("mp_core.system.reducers").install()[Subclass]
+    reduced = reducer(a)
+    with pytest.raises(ValueError, match="resize"):
+        a.resize(10 * n, refcheck=False)
+    del reduced
+    a.flags.writeable = True
+    a.resize(10 * n, refcheck=False)
+    assert a.size == 10 * n

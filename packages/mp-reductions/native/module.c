@@ -44,6 +44,7 @@ static PyMethodDef functions[] = {
     {"rebuild_strided", mp_py_rebuild_strided, METH_VARARGS, NULL},
     {"own_nbytes", mp_py_own_nbytes, METH_O, NULL},
     {"copy_own_bytes", mp_py_copy_own_bytes, METH_VARARGS, NULL},
+    {"held_view", mp_py_held_view, METH_O, NULL},
     {"get_handler", mp_py_get_handler, METH_NOARGS, NULL},
     {"set_handler", mp_py_set_handler, METH_O, NULL},
     {"shared_handler", mp_py_shared_handler, METH_NOARGS, NULL},

@@ -189,6 +189,7 @@ PyObject *mp_py_rebuild_view(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_strided(PyObject *, PyObject *);
 PyObject *mp_py_own_nbytes(PyObject *, PyObject *);
 PyObject *mp_py_copy_own_bytes(PyObject *, PyObject *);
+PyObject *mp_py_held_view(PyObject *, PyObject *);
 
 /* allocator.c */
 PyObject *mp_py_get_handler(PyObject *, PyObject *);

@@ -30,6 +30,7 @@ __all__ = [
     "get_handler",
     "get_inline_limit",
     "has_room",
+    "held_view",
     "own_nbytes",
     "rebuild_from_bytes",
     "reduce_array",
@@ -135,6 +136,15 @@ def copy_own_bytes(a: Any, memory: Any) -> tuple[Any, ...] | None:
     return seen.dtype, seen.shape, packed.offset, packed.strides, seen.flags.writeable
 
 
+def held_view(a: Any) -> Any:
+    """Return a plain view of the array, which NumPy does not resize as long as the view lives."""
+    held = weakref.ref(_owner(a))
+    seen = np.ndarray.view(a, np.ndarray)
+    first, end = span(seen)
+    memory = _raw(seen, first, end, held)
+    return np.ndarray(seen.shape, seen.dtype, memory, -first, seen.strides)
+
+
 def _owner(a: Any) -> Any:
     """Return the array that owns the memory of *a*."""
     while isinstance(a.base, np.ndarray):
@@ -178,15 +188,16 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class _Bytes:
-    """Raw memory for `np.asarray`: an address and the owner that keeps it alive."""
+    """Raw memory for `np.asarray`: an address and the owners that keep it alive."""
 
-    def __init__(self, address: int, nbytes: int, owner: object) -> None:
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, True)}
-        self.owner = owner
+    def __init__(self, address: int, nbytes: int, read_only: bool, owners: object) -> None:
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, read_only)}
+        self.owners = owners
 
 
-def _raw(a: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, Any]:
-    return np.asarray(_Bytes(a.__array_interface__["data"][0] + first, end - first, a))
+def _raw(a: np.ndarray[Any, Any], first: int, end: int, held: Any = None) -> np.ndarray[Any, Any]:
+    address, read_only = a.__array_interface__["data"]
+    return np.asarray(_Bytes(address + first, end - first, read_only, (a, held)))
 
 
 def get_handler() -> None:

@@ -64,8 +64,8 @@ def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     state = _attributes(a)
     if state is None and a.flags.writeable and find_block(a) is None and _functions.has_room(a.nbytes):
         return a.__reduce__()  # which is faster
-    # The class may override `view`; ndarray's own method makes a plain array.
-    reduced = rebuild_view, (type(a), np.ndarray.view(a, np.ndarray))
+    # Its bytes are copied later, perhaps without the GIL: another thread must not resize the array meanwhile.
+    reduced = rebuild_view, (type(a), _functions.held_view(a))
     return reduced if state is None else (*reduced, state, None, None, restore)
 
 
