@@ -449,7 +449,10 @@ class _Call(Task):
                 future._state = RUNNING
             return bool(future._state == RUNNING)
         finally:
-            _release(lock)
+            try:
+                lock.release()
+            except RuntimeError:
+                pass  # another thread has it
 
     def _set(self, i: int, obj: Outcome) -> None:
         if obj[0] is not False and self._set_alone(obj[1]):
@@ -486,16 +489,12 @@ class _Call(Task):
             future._result = value
             future._state = FINISHED
         finally:
-            _release(lock)
+            try:
+                lock.release()
+            except RuntimeError:
+                pass  # another thread has it
         self._drop_references()
         return True
-
-
-def _release(lock: Any) -> None:
-    try:
-        lock.release()
-    except RuntimeError:
-        pass  # another thread has it
 
 
 class _NoSink:

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, NoReturn
 
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 
-def _refuse(name: str) -> NoReturn:
+def _refuse(name: str, *args: Any, **options: Any) -> NoReturn:
     raise NotImplementedError(
         f"{name} is not available on {sys.platform}: it needs the signals and the pipes of POSIX, which Linux and "
         "macOS have; use multiprocessing.Process or multiprocessing.Pool"
     )
 
 
-def spawn(*args: Any, **options: Any) -> NoReturn:
-    """Raise a NotImplementedError."""
-    _refuse("mp_spawn.spawn")
-
-
-def start_processes(*args: Any, **options: Any) -> NoReturn:
-    """Raise a NotImplementedError."""
-    _refuse("mp_spawn.start_processes")
-
-
-def run(*args: Any, **options: Any) -> NoReturn:
-    """Raise a NotImplementedError."""
-    _refuse("mp_spawn.run")
-
-
-def logging_to_parent(*args: Any, **options: Any) -> NoReturn:
-    """Raise a NotImplementedError."""
-    _refuse("mp_spawn.logging_to_parent")
+spawn, start_processes, run, logging_to_parent = (
+    functools.partial(_refuse, f"mp_spawn.{name}") for name in ("spawn", "start_processes", "run", "logging_to_parent")
+)
 
 
 class ProcessContext:
@@ -42,13 +28,10 @@ class ProcessContext:
         _refuse(f"mp_spawn.{type(self).__name__}")
 
 
-class RunningJob(ProcessContext):
-    """Raise a NotImplementedError when one is made."""
+class RunningJob(ProcessContext): ...
 
 
-class SpawnContext(ProcessContext):
-    """Raise a NotImplementedError when one is made."""
+class SpawnContext(ProcessContext): ...
 
 
-class LoggingToParent(ProcessContext):
-    """Raise a NotImplementedError when one is made."""
+class LoggingToParent(ProcessContext): ...

@@ -55,9 +55,9 @@ def install() -> None:
         raise ImportError("mp_torch.install() needs torch, which is not installed: pip install torch")
     import torch
 
-    from mp_torch import storage
-
-    if not storage.can_move():
+    if not (
+        hasattr(torch.UntypedStorage, "_swap_data_ptr_") and importlib.import_module("mp_torch.storage").can_move()
+    ):
         raise ImportError(f"mp_torch.install() needs torch 2.12 or newer, and this is {torch.__version__}")
     init_reductions()
 

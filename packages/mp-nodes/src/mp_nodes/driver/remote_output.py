@@ -7,20 +7,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
 
 from mp_nodes.protocol import Node, Printed
-from mp_spawn.output.destinations import STREAMS, Capture, Prefix
+from mp_spawn.output.destinations import STREAMS, Capture, Piped, Prefix
 from mp_spawn.output.streams import Streams
-
-
-class Sink(Protocol):
-    """Takes the output of the ranks."""
-
-    def take(self, rank: int, stream: str, data: bytes) -> None: ...
-    def closed(self, rank: int, stream: str) -> None: ...
-    def text(self, rank: int, stream: str) -> str: ...
-    def add(self, rank: int, text: str) -> None: ...
 
 
 class _Labelled(Prefix):
@@ -92,7 +82,7 @@ class _Selected(_Labelled):
             self._folder.add(rank, text)
 
 
-def sink_for(kind: str | os.PathLike[str] | Streams, nodes: list[Node]) -> Any:
+def sink_for(kind: str | os.PathLike[str] | Streams, nodes: list[Node]) -> Piped:
     """Return the sink for that value of ``output=``."""
     if isinstance(kind, Streams):
         return _Selected(kind, nodes)
@@ -117,7 +107,7 @@ class Writer:
     A node may have a limited number of bytes on the way; *acknowledge* lets it send more.
     """
 
-    def __init__(self, sink: Sink, acknowledge: Callable[[int, int], None]) -> None:
+    def __init__(self, sink: Piped, acknowledge: Callable[[int, int], None]) -> None:
         self.sink = sink
         self._acknowledge = acknowledge
         self._queue: queue.SimpleQueue[tuple[int, Printed] | None] = queue.SimpleQueue()

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mp_core.memory.mapped_buffers import ALIGNMENT, Spans, laid_out, map_buffers, memory_file
 from mp_core.system.descriptor import Descriptor
@@ -103,22 +103,26 @@ def _inherit(duplicate: Any) -> InheritedFd:
     return InheritedFd(duplicate.detach())
 
 
-class Payload(Protocol):
+class Payload:
     """Where a rank finds `fn` and its arguments."""
 
     #: Whether the rank is a fork of this process.
-    forked: bool
+    forked = False
 
     @property
     def fds(self) -> list[InheritedFd]:
-        """The descriptors that the rank inherits."""
-        ...
+        """The descriptors that the rank inherits, but for those that a fork or multiprocessing gives it."""
+        return []
 
-    def load(self) -> Call: ...
-    def close(self) -> None: ...
+    def load(self) -> Call:
+        """Return `fn` and its arguments, in the rank."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the descriptors, in the parent, once the ranks have been started. Idempotent."""
 
 
-class ForkedPayload:
+class ForkedPayload(Payload):
     """`fn` and its arguments for a forked rank, which has them in its memory."""
 
     forked = True
@@ -126,41 +130,24 @@ class ForkedPayload:
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._call = fn, args
 
-    @property
-    def fds(self) -> list[InheritedFd]:
-        """An empty list: a fork has them already."""
-        return []
-
     def load(self) -> Call:
         return self._call
 
-    def close(self) -> None: ...
 
-
-class PlainPayload:
+class PlainPayload(Payload):
     """
     `fn` and its arguments in the pickle of the process itself, as multiprocessing sends them, without a descriptor.
 
     *pickled* makes the pickles, of which the last is that of the call, while multiprocessing starts a process.
     """
 
-    forked = False
-
     def __init__(self, pickled: Callable[[], list[bytes]]) -> None:
         self._pickled = pickled
 
-    @property
-    def fds(self) -> list[InheritedFd]:
-        """An empty list: multiprocessing passes those of the arguments."""
-        return []
-
     def load(self) -> Call:
-        """Unpickle `fn` and its arguments, in the rank."""
         *_, call = map(pickle.loads, self._pickled())
         fn, args = call
         return fn, args
-
-    def close(self) -> None: ...
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _plain_payload, (self._pickled(),)
@@ -272,14 +259,12 @@ class Buffers:
             self._file = None
 
 
-class PickledPayload:
+class PickledPayload(Payload):
     """
     `fn` and its arguments for one rank.
 
     All ranks have the same *call* and *buffers*; *per_rank* is this rank's own.
     """
-
-    forked = False
 
     def __init__(self, call: PickleFile, per_rank: PickleFile, buffers: Buffers) -> None:
         self._call = call

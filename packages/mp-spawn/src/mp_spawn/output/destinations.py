@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from mp_spawn.calls.payload import InheritedFd
 
@@ -26,65 +26,47 @@ COLOURS = (36, 33, 35, 32, 34, 31)
 Pair = tuple[InheritedFd, InheritedFd]
 
 
-class Output(Protocol):
-    """Handles the ranks' standard output and standard error."""
+class Output:
+    """Handles the ranks' standard output and standard error; owns the descriptors for them until they have started."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
         """Return the two descriptors for a rank that is about to start; None leaves it those of this process."""
+        return None
 
     def close_ends(self) -> None:
         """Close our copies of the descriptors, which the ranks have inherited."""
+        ends, self._ends = self._ends, []
+        for fd in ends:
+            os.close(fd)
 
     def started(self) -> None:
         """Close them once all ranks have started, and begin to read."""
+        self.close_ends()
 
     def own_fds(self) -> list[int]:
         """Return the descriptors that a forked rank must not keep."""
+        return []
 
     def text(self, rank: int, stream: str) -> str:
         """Return the output of a rank, if it is kept."""
+        return ""
 
     def add(self, rank: int, text: str) -> None:
         """Append the launcher's text about a failure to the standard error of a rank, if that is a file."""
 
     def finish(self) -> None:
         """Write the rest and stop, once all ranks have ended."""
-
-
-class _WriteEnds:
-    """Owns the descriptors for the ranks until the ranks have started."""
-
-    def __init__(self) -> None:
-        self._ends: list[int] = []
-
-    def close_ends(self) -> None:
-        ends, self._ends = self._ends, []
-        for fd in ends:
-            os.close(fd)
-
-    def started(self) -> None:
-        self.close_ends()
-
-    def own_fds(self) -> list[int]:
-        return []
-
-    def text(self, rank: int, stream: str) -> str:
-        return ""
-
-    def add(self, rank: int, text: str) -> None: ...
-
-    def finish(self) -> None:
         self.close_ends()
 
 
-class Inherit(_WriteEnds):
+class Inherit(Output):
     """``"inherit"``: the ranks write where this process writes."""
 
-    def ends_for(self, rank: int, restarts: int) -> Pair | None:
-        return None
 
-
-class Files(_WriteEnds):
+class Files(Output):
     """A folder with ``rank-0.out``, ``rank-0.err``, …; a restarted rank appends."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -115,7 +97,7 @@ class Files(_WriteEnds):
             pass  # the exception also has the failure
 
 
-class Piped(_WriteEnds):
+class Piped(Output):
     """
     A pipe per rank and stream, read by one thread, which never writes in the middle of another rank's line.
 
