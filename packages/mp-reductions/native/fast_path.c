@@ -157,8 +157,12 @@ int mp_memory_of(PyArrayObject *a, mp_place *place)
     PyObject *base = PyArray_BASE(a);
 
     *place = (mp_place){.keeper = NULL};
-    for (; base != NULL && Py_TYPE(base) == ndarray_type; base = PyArray_BASE(owner))
-        owner = (PyArrayObject *)base;
+    for (; base != NULL; base = PyArray_BASE(owner)) {
+        PyObject *of = mp_is_held_view(owner) ? PyTuple_GetItem(base, 0) : base;
+        if (of == base && Py_TYPE(base) != ndarray_type)
+            break;
+        owner = (PyArrayObject *)of;
+    }
     if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
         *place = (mp_place){((mp_buffer *)base)->block, Py_NewRef(base)};
         return 1;

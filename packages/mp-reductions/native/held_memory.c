@@ -19,7 +19,10 @@
  *   the handlers lie over each other, and one whose copy has ended is passed over. A forked child has
  *   no thread that copies, so there a handler waits for nobody.
  *
- *   Memory that is not the array's own belongs to its base, which is held by a reference. */
+ *   Memory that is not the array's own belongs to its base, which is held by a reference.
+ *
+ *   A view that Python code makes now and that is copied later, as of an array of a subclass, has a
+ *   weak reference to the array instead (held_view): NumPy resizes no array that has one. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <unistd.h>
@@ -162,4 +165,42 @@ void mp_copy_held(PyArrayObject *a, size_t nbytes, void (*copy)(void *), void *w
     }
     Py_XDECREF(base);
     Py_DECREF((PyObject *)owner);
+}
+
+/* ---- for Python: a view that is copied later ---- */
+
+/* The base of a held view is (the array that owns the memory, a weak reference to it, the array). */
+int mp_is_held_view(PyArrayObject *view)
+{
+    PyObject *base = PyArray_BASE(view);
+
+    return base != NULL && PyTuple_CheckExact(base) && PyTuple_Size(base) == 3 &&
+           PyArray_Check(PyTuple_GetItem(base, 0));
+}
+
+/* held_view(a) -> a plain view of the array, which NumPy does not resize as long as the view lives: it
+ * resizes no array that has a weak reference, and the view has one. */
+PyObject *mp_py_held_view(PyObject *module, PyObject *a)
+{
+    if (!PyArray_Check(a))
+        return PyErr_Format(PyExc_TypeError, "held_view takes an array, not %R", Py_TYPE(a));
+    PyObject *owner = a, *base;
+    while ((base = PyArray_BASE((PyArrayObject *)owner)) != NULL && PyArray_Check(base))
+        owner = base;
+    if (!PyArray_CHKFLAGS((PyArrayObject *)owner, NPY_ARRAY_OWNDATA)) /* it is never resized */
+        return PyArray_View((PyArrayObject *)a, NULL, &PyArray_Type);
+    PyObject *reference = PyWeakref_NewRef(owner, NULL);
+    PyObject *held = reference == NULL ? NULL : Py_BuildValue("(ONO)", owner, reference, a);
+    if (held == NULL)
+        return NULL;
+    PyArrayObject *of = (PyArrayObject *)a; /* read from here on, at one moment */
+    PyObject *view = PyArray_NewFromDescr(
+        &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)PyArray_DESCR(of)), PyArray_NDIM(of),
+        PyArray_DIMS(of), PyArray_STRIDES(of), PyArray_DATA(of),
+        PyArray_FLAGS(of) & NPY_ARRAY_WRITEABLE, NULL);
+    if (view == NULL)
+        Py_DECREF(held);
+    else if (PyArray_SetBaseObject((PyArrayObject *)view, held) < 0)
+        Py_CLEAR(view);
+    return view;
 }

@@ -154,6 +154,8 @@ PyObject *mp_array_of_own_bytes(const char *bytes, size_t nbytes, const mp_layou
 /* held_memory.c: call `copy`, which reads `nbytes` bytes of the array; without the GIL if they are
  * many and the array's memory can be held in its place. */
 void mp_copy_held(PyArrayObject *array, size_t nbytes, void (*copy)(void *), void *what);
+/* 1 for a view that held_view() has made of an array with memory of its own. */
+int mp_is_held_view(PyArrayObject *view);
 
 /* inline_limit.c: the bytes that a message may carry itself. */
 size_t mp_inline_limit(void);
@@ -189,7 +191,6 @@ PyObject *mp_py_rebuild_view(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_strided(PyObject *, PyObject *);
 PyObject *mp_py_own_nbytes(PyObject *, PyObject *);
 PyObject *mp_py_copy_own_bytes(PyObject *, PyObject *);
-PyObject *mp_py_held_view(PyObject *, PyObject *);
 
 /* allocator.c */
 PyObject *mp_py_get_handler(PyObject *, PyObject *);
@@ -197,6 +198,9 @@ PyObject *mp_py_set_handler(PyObject *, PyObject *);
 PyObject *mp_py_shared_handler(PyObject *, PyObject *);
 PyObject *mp_py_replace_default_handler(PyObject *, PyObject *);
 PyObject *mp_py_block_at(PyObject *, PyObject *);
+
+/* held_memory.c */
+PyObject *mp_py_held_view(PyObject *, PyObject *);
 
 /* swap_memory.c */
 PyObject *mp_py_swap_memory(PyObject *, PyObject *);

@@ -230,31 +230,6 @@ PyObject *mp_py_copy_own_bytes(PyObject *module, PyObject *args)
     return result;
 }
 
-/* held_view(a) -> a plain view of the array, which NumPy does not resize as long as the view lives: it
- * resizes no array that has a weak reference, and the view has one. */
-PyObject *mp_py_held_view(PyObject *module, PyObject *a)
-{
-    if (!PyArray_Check(a))
-        return PyErr_Format(PyExc_TypeError, "held_view takes an array, not %R", Py_TYPE(a));
-    PyObject *owner = a, *base;
-    while ((base = PyArray_BASE((PyArrayObject *)owner)) != NULL && PyArray_Check(base))
-        owner = base;
-    PyObject *reference = PyWeakref_NewRef(owner, NULL);
-    PyObject *held = reference == NULL ? NULL : Py_BuildValue("(ON)", a, reference);
-    if (held == NULL)
-        return NULL;
-    PyArrayObject *of = (PyArrayObject *)a; /* read from here on, at one moment */
-    PyObject *view = PyArray_NewFromDescr(
-        &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)PyArray_DESCR(of)), PyArray_NDIM(of),
-        PyArray_DIMS(of), PyArray_STRIDES(of), PyArray_DATA(of),
-        PyArray_FLAGS(of) & NPY_ARRAY_WRITEABLE, NULL);
-    if (view == NULL)
-        Py_DECREF(held);
-    else if (PyArray_SetBaseObject((PyArrayObject *)view, held) < 0)
-        Py_CLEAR(view);
-    return view;
-}
-
 /* ---- receiving ---- */
 
 static PyObject *array_at(PyObject *keeper, char *data, const mp_layout *layout,

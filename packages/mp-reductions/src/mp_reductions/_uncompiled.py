@@ -138,8 +138,11 @@ def copy_own_bytes(a: Any, memory: Any) -> tuple[Any, ...] | None:
 
 def held_view(a: Any) -> Any:
     """Return a plain view of the array, which NumPy does not resize as long as the view lives."""
-    held = weakref.ref(_owner(a))
+    owner = _owner(a)
+    held = weakref.ref(owner)
     seen = np.ndarray.view(a, np.ndarray)
+    if not owner.flags.owndata:  # it is never resized
+        return seen
     first, end = span(seen)
     memory = _raw(seen, first, end, held)
     return np.ndarray(seen.shape, seen.dtype, memory, -first, seen.strides)
