@@ -87,8 +87,10 @@ class Scheduler(Workers):
         lost: type[WorkerLostError] = WorkerLostError,
     ) -> None:
         numbers = self._function_numbers = itertools.count(1)
-        # Weakly: a task at a worker of this scheduler may have the function.
-        forget = self._weak_forget = weakref.WeakMethod(self._forget)
+        # Weakly: a task at a worker of this scheduler may have the function. The callback of a `WeakMethod` is Python
+        # code, in which the exception of a signal handler would be lost.
+        this = weakref.ref(self)
+        forget = self._weak_forget = lambda: getattr(this(), "_forget", None)
         definitions = Definitions(lambda function: share(function, next(numbers), forget, kept=True))
         super().__init__(make, size, settings, lazily, lost, definitions)
         self.state = RUNNING
