@@ -330,6 +330,6 @@ def test_a_bounded_queue_keeps_its_bound_when_a_producer_ends_first(ctx: BaseCon
     queue.close()
 
 
-def test_a_timeout_that_is_no_number_is_an_error() -> None:
+def test_a_timeout_that_is_not_a_number_is_an_error() -> None:
     with pytest.raises(ValueError, match="nan"):
         mp.Lock().acquire(timeout=float("nan"))

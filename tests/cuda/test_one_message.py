@@ -264,8 +264,8 @@ def test_a_sender_that_ends_while_its_memory_lingers_warns_about_nothing(tmp_pat
 def test_a_stream_of_new_arrays_keeps_few_of_them(peer: p.Peer, stub: Stub) -> None:
     """Each is dropped by its sender at once, so none lingers for long."""
     most = 0
-    for _ in range(100):
-        assert peer.call(length, [mp_cuda.from_host(b"a")]) == 1
+    for i in range(100):
+        assert peer.call(length, [mp_cuda.from_host(bytes([i]))]) == 1
         most = max(most, len(live_exports()))
     assert most <= 50, f"{most} of 100"
 

@@ -227,10 +227,10 @@ SLURM = {
 }
 
 
-def test_a_launchers_variable_that_is_no_number_is_named() -> None:
+def test_a_launchers_variable_that_is_not_a_number_is_named() -> None:
     for several in (several_nodes, place_in_job):
         assert not several(NOTHING, {"PMI_SIZE": ""})
-        with pytest.raises(ValueError, match="PMI_SIZE='two' is no number"):
+        with pytest.raises(ValueError, match="PMI_SIZE='two' is not a number"):
             several(NOTHING, {"PMI_SIZE": "two"})
 
 

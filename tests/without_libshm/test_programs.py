@@ -145,42 +145,7 @@ def test_an_import_loads_no_module_that_it_does_not_load_with_libshm(run: Run, p
     assert set(succeeded(run(IMPORT)).split()) <= with_libshm | more
 
 
-CHANGED = """
-    import threading
-    import time
-    import numpy as np
-    import mp_all as mp
-    from multiprocessing.reduction import ForkingPickler
-
-    if __name__ == "__main__":
-        a = np.zeros(1 << 18)
-        stop, refused = threading.Event(), 0
-
-        def resize():
-            global refused
-            number = 0
-            while not stop.is_set():
-                number += 1
-                try:
-                    a.resize((1 << 18) + number % 3 * (1 << 18), refcheck=False)
-                except ValueError:  # while its memory is copied
-                    refused += 1
-
-        thread = threading.Thread(target=resize, daemon=True)
-        thread.start()
-        sizes, sent, end = set(), 0, time.monotonic() + 50
-        # On a busy machine the threads seldom run side by side.
-        while sent < 200 or (not refused and time.monotonic() < end):
-            sizes.add(ForkingPickler.loads(ForkingPickler.dumps(a)).size >> 18)
-            sent += 1
-        stop.set()
-        thread.join()
-        a.resize(10, refcheck=False)  # once more it may be resized
-        print(sizes <= {1, 2, 3}, refused > 0, a.size)
-"""
-
-# The thread fills the memory that it has freed with other numbers.
-SMALL_CHANGED = """
+RESIZING = """
     import sys
     import threading
     import time
@@ -188,38 +153,59 @@ SMALL_CHANGED = """
     import mp_all as mp
     from multiprocessing.reduction import ForkingPickler
 
-    if __name__ == "__main__":
-        sys.setswitchinterval(1e-6)
-        n, right, refused = 4000, True, 0
-        a = np.ones(n)
-        stop = threading.Event()
+    class Resizing(threading.Thread):
+        "Resizes an array all the time, and fills the memory that it has freed with other numbers."
 
-        def resize():
-            global refused
+        def __init__(self, a):
+            super().__init__(daemon=True)
+            self.a, self.n, self.refused, self.stop = a, a.size, 0, threading.Event()
+            self.start()
+
+        def run(self):
             number = 0
-            while not stop.is_set():
+            while not self.stop.is_set():
                 number += 1
                 try:
-                    a.resize(n + number % 3 * n, refcheck=False)
-                except ValueError:
-                    refused += 1
-                others = [np.full(n * (1 + number % 3), 7.0), np.full(n, 9.0)]
+                    self.a.resize(self.n + number % 3 * self.n, refcheck=False)
+                except ValueError:  # while its memory is copied
+                    self.refused += 1
+                others = [np.full(self.n * (1 + number % 3), 7.0), np.full(self.n, 9.0)]
+"""
 
-        thread = threading.Thread(target=resize, daemon=True)
-        thread.start()
+CHANGED = """
+    if __name__ == "__main__":
+        a = np.zeros(1 << 18)
+        beside = Resizing(a)
+        sizes, sent, end = set(), 0, time.monotonic() + 50
+        # On a busy machine the threads seldom run side by side.
+        while sent < 200 or (not beside.refused and time.monotonic() < end):
+            sizes.add(ForkingPickler.loads(ForkingPickler.dumps(a)).size >> 18)
+            sent += 1
+        beside.stop.set()
+        beside.join()
+        a.resize(10, refcheck=False)  # once more it may be resized
+        print(sizes <= {1, 2, 3}, beside.refused > 0, a.size)
+"""
+
+SMALL_CHANGED = """
+    if __name__ == "__main__":
+        sys.setswitchinterval(1e-6)
+        n, right = 4000, True
+        a = np.ones(n)
+        beside = Resizing(a)
         end = time.monotonic() + 3
         while right and time.monotonic() < end:
             b = ForkingPickler.loads(ForkingPickler.dumps(a))
             right = b.size in (n, 2 * n, 3 * n) and (b[:n] == 1).all() and not b[n:].any()
-        stop.set()
-        thread.join()
-        print(right, refused > 0)
+        beside.stop.set()
+        beside.join()
+        print(right, beside.refused > 0)
 """
 
 
 def test_a_small_array_that_a_thread_resizes_has_the_bytes_of_one_moment(run: Run) -> None:
-    assert succeeded(run(SMALL_CHANGED)) == "True True\n"
+    assert succeeded(run(RESIZING + SMALL_CHANGED)) == "True True\n"
 
 
 def test_an_array_that_a_thread_resizes_is_resized_before_or_after_its_memory_is_copied(run: Run) -> None:
-    assert succeeded(run(CHANGED)) == "True True 10\n"
+    assert succeeded(run(RESIZING + CHANGED)) == "True True 10\n"

@@ -181,8 +181,8 @@ static void publish_begun(const mpshm_channel *end, int fd, uint64_t word)
     atomic_compare_exchange_strong(&ring->tail, &tail, begun(word));
 }
 
-/* Under read_lock: take the bytes that are too many, and end DOUBT. Deaths leave one or two; four or
- * more, the head of a message, were written by another program that uses the pipe as a connection. */
+/* Under read_lock: take the bytes that are too many, and end DOUBT. Deaths leave one or two; four
+ * or more, the head of a message, are another program's, which uses the pipe as a connection. */
 static void take_surplus(mpshm_channel *end, int fd, uint64_t head)
 {
     enum { HEAD_OF_MESSAGE = 4 };

@@ -1,5 +1,5 @@
-/* Blocks by address, as malloc returns them, for allocators that keep no handle; each thread caches the
- * last few small ones that it freed.
+/* Blocks by address, as malloc returns them, for allocators that keep no handle; each thread caches
+ * the last few small ones that it freed.
  *
  * Note [The thread cache]
  *   To take a block and to free it costs some twenty atomic operations, most of which tell other

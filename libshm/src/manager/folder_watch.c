@@ -37,8 +37,8 @@ void mpshm__folder_touch(const struct manager *m)
     }
 }
 
-/* systemd-tmpfiles leaves a locked folder alone. The lock lasts until the manager ends, or the folder is
- * created again. */
+/* systemd-tmpfiles leaves a locked folder alone. The lock lasts until the manager ends, or the
+ * folder is created again. */
 static void lock_folder(struct manager *m)
 {
     char path[MPSHM__PATH];

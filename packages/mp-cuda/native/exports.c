@@ -260,11 +260,10 @@ static void end_released(void)
         mp_end_export(MP_OF(mp_reference, link, over.next));
 }
 
-/* End a few exports that were released, and recall the memory of those that the program has dropped: a
- * program that sends new arrays all the time keeps few of them. Each export is looked at twice, once
- * before it is recalled and once after it is released; so the recalled ones do not count as ASKED, or as
- * many looks would be needed as are made, and nothing would keep the exports from growing. -1 with an
- * exception. */
+/* End a few exports that were released, and recall the memory of those that the program has dropped:
+ * a program that sends new arrays all the time keeps few of them. Each export is looked at twice,
+ * before it is recalled and after it is released. So what is recalled does not count as asked: as
+ * many looks would be needed as are made, and the exports would grow. -1 with an exception. */
 static int look_at_oldest(void)
 {
     int asked = 0;

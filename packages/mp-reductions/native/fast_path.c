@@ -295,9 +295,8 @@ PyObject *mp_array_of_pack(const mp_layout *layout, const char *pack, uint64_t n
                            uint64_t offset)
 {
     if (offset > nbytes || (uint64_t)layout->nbytes > nbytes - offset)
-        return MP_DAMAGED("%zd bytes at %llu of a pack of "
-                          "%llu",
-                          layout->nbytes, (unsigned long long)offset, (unsigned long long)nbytes);
+        return MP_DAMAGED("%zd bytes at %llu of a pack of %llu", layout->nbytes,
+                          (unsigned long long)offset, (unsigned long long)nbytes);
     mp_core.count_copied((unsigned long long)layout->nbytes);
     return mp_array_of(layout, pack + offset);
 }

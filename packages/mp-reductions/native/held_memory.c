@@ -169,7 +169,7 @@ void mp_copy_held(PyArrayObject *a, size_t nbytes, void (*copy)(void *), void *w
 
 /* ---- for Python: a view that is copied later ---- */
 
-/* The base of a held view is (the array that owns the memory, a weak reference to it, the array). */
+/* The base of a held view: (the array that owns the memory, a weak reference to it, the array). */
 int mp_is_held_view(PyArrayObject *view)
 {
     PyObject *base = PyArray_BASE(view);
@@ -178,22 +178,20 @@ int mp_is_held_view(PyArrayObject *view)
            PyArray_Check(PyTuple_GetItem(base, 0));
 }
 
-/* held_view(a) -> a plain view of the array, which NumPy does not resize as long as the view lives: it
- * resizes no array that has a weak reference, and the view has one. */
+/* held_view(a) -> a plain view of the array, which NumPy does not resize as long as the view lives:
+ * it resizes no array that has a weak reference, and the view has one. */
 PyObject *mp_py_held_view(PyObject *module, PyObject *a)
 {
     if (!PyArray_Check(a))
         return PyErr_Format(PyExc_TypeError, "held_view takes an array, not %R", Py_TYPE(a));
-    PyObject *owner = a, *base;
-    while ((base = PyArray_BASE((PyArrayObject *)owner)) != NULL && PyArray_Check(base))
-        owner = base;
-    if (!PyArray_CHKFLAGS((PyArrayObject *)owner, NPY_ARRAY_OWNDATA)) /* it is never resized */
-        return PyArray_View((PyArrayObject *)a, NULL, &PyArray_Type);
-    PyObject *reference = PyWeakref_NewRef(owner, NULL);
+    PyArrayObject *of = (PyArrayObject *)a, *owner = owner_of(of);
+    if (!PyArray_CHKFLAGS(owner, NPY_ARRAY_OWNDATA)) /* it is never resized */
+        return PyArray_View(of, NULL, &PyArray_Type);
+    PyObject *reference = PyWeakref_NewRef((PyObject *)owner, NULL);
     PyObject *held = reference == NULL ? NULL : Py_BuildValue("(ONO)", owner, reference, a);
     if (held == NULL)
         return NULL;
-    PyArrayObject *of = (PyArrayObject *)a; /* read from here on, at one moment */
+    /* The array is read here, at one moment. */
     PyObject *view = PyArray_NewFromDescr(
         &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)PyArray_DESCR(of)), PyArray_NDIM(of),
         PyArray_DIMS(of), PyArray_STRIDES(of), PyArray_DATA(of),

@@ -236,7 +236,7 @@ REMEDY = "convert it to numbers or to text of a fixed length first, as a.astype(
 
 
 def checked_dims(shape: Any) -> tuple[int, ...]:
-    """Return *shape* as a tuple; raise `TypeError` or `ValueError` for what is none."""
+    """Return *shape* as a tuple; raise `TypeError` or `ValueError` if it is not a shape."""
     try:
         dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
     except TypeError:

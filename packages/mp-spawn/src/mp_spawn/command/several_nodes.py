@@ -35,4 +35,4 @@ def number_in(environ: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{name}={text!r} is no number; unset it, or set a whole number") from None
+        raise ValueError(f"{name}={text!r} is not a number; unset it, or set a whole number") from None
