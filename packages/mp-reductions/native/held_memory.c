@@ -179,7 +179,8 @@ int mp_is_held_view(PyArrayObject *view)
 }
 
 /* held_view(a) -> a plain view of the array, which NumPy does not resize as long as the view lives:
- * it resizes no array that has a weak reference, and the view has one. */
+ * it resizes no array that has a weak reference, and the view has one. Pickle only reads the view,
+ * so it is writable, as the fast path wants it, whether the array is or not. */
 PyObject *mp_py_held_view(PyObject *module, PyObject *a)
 {
     if (!PyArray_Check(a))
@@ -194,8 +195,7 @@ PyObject *mp_py_held_view(PyObject *module, PyObject *a)
     /* The array is read here, at one moment. */
     PyObject *view = PyArray_NewFromDescr(
         &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)PyArray_DESCR(of)), PyArray_NDIM(of),
-        PyArray_DIMS(of), PyArray_STRIDES(of), PyArray_DATA(of),
-        PyArray_FLAGS(of) & NPY_ARRAY_WRITEABLE, NULL);
+        PyArray_DIMS(of), PyArray_STRIDES(of), PyArray_DATA(of), NPY_ARRAY_WRITEABLE, NULL);
     if (view == NULL)
         Py_DECREF(held);
     else if (PyArray_SetBaseObject((PyArrayObject *)view, held) < 0)

@@ -65,21 +65,24 @@ def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     if state is None and a.flags.writeable and find_block(a) is None and _functions.has_room(a.nbytes):
         return a.__reduce__()  # which is faster
     # Its bytes are copied later, perhaps without the GIL: another thread must not resize the array meanwhile.
-    reduced = rebuild_view, (type(a), _functions.held_view(a))
-    return reduced if state is None else (*reduced, state, None, None, restore)
+    plain = _functions.held_view(a)
+    arguments = (type(a), plain) if a.flags.writeable else (type(a), plain, False)
+    return (rebuild_view, arguments) if state is None else (rebuild_view, arguments, state, None, None, restore)
 
 
-def rebuild_view(kind: Any, plain: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of class *kind* over the memory of *plain*."""
+def rebuild_view(kind: Any, plain: np.ndarray[Any, Any], writeable: bool = True) -> np.ndarray[Any, Any]:
+    """Return an array of class *kind* over the memory of *plain*, read-only if *plain* is."""
     if not (isinstance(kind, type) and issubclass(kind, np.ndarray) and isinstance(plain, np.ndarray)):
         raise ValueError(f"the handle of an array is damaged: {kind!r} on {type(plain).__name__}")
     # Over the buffer itself, not as a view of *plain*: `__array_finalize__` must get None, as from pickle.
-    buffer: Any = plain.base
-    if buffer is None:  # a small array, which owns its memory
-        buffer = plain.reshape(-1).view(np.uint8) if plain.nbytes else bytearray()
-    offset = address_of(plain) - address_of(_frombuffer(buffer, np.uint8)) if plain.nbytes else 0
-    a: np.ndarray[Any, Any] = _ndarray.__new__(kind, plain.shape, plain.dtype, buffer, offset, plain.strides)
-    if not plain.flags.writeable:
+    layout = plain.shape, plain.dtype
+    if plain.flags.c_contiguous:
+        a: np.ndarray[Any, Any] = _ndarray.__new__(kind, *layout, plain)
+    else:
+        buffer: Any = plain.base
+        offset = address_of(plain) - address_of(_frombuffer(buffer, np.uint8))
+        a = _ndarray.__new__(kind, *layout, buffer, offset, plain.strides)
+    if not (writeable and plain.flags.writeable):
         a.flags.writeable = False
     return a
 
