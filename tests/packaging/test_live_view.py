@@ -368,6 +368,19 @@ def test_named_arrays_are_shown_with_who_has_them_until_they_are_unlinked(tmp_pa
     assert [each for each in mp.memory_report()["named"] if each["name"] == name] == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_named_array_of_another_user_is_not_taken_for_ours() -> None:
+    name = f"of another user {os.getpid()}"
+    mp.shared.named(name, 1000, create=True)
+    try:
+        (path,) = [path for path in Path("/dev/shm").glob("mp_all.*") if path.name.endswith(name)]
+        os.chown(path, 65534, 65534)
+        assert [each for each in mp.memory_report()["named"] if each["name"] == name] == []
+        os.chown(path, os.geteuid(), os.getegid())
+    finally:
+        mp.shared.unlink(name)
+
+
 def test_q_ends_the_view_and_the_terminal_is_as_before() -> None:
     command = f"stty -g; {sys.executable} -m mp_all top --interval 60; stty -g"
     with subprocess.Popen(

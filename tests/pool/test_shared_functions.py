@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +200,17 @@ def test_a_function_that_cannot_be_loaded_fails_each_of_its_tasks(ctx: BaseConte
             with pytest.raises(LookupError, match="no file"):
                 outcomes.next(tasks.PATIENCE)
         assert pool.map(tasks.square, range(3)) == [0, 1, 4]
+
+
+def test_the_error_of_a_function_that_is_not_received_has_the_same_stack_in_each_task(tmp_path: Path) -> None:
+    function_cache.hold(1, ForkingPickler.dumps(FailsOnLoading(tmp_path)))
+    texts = set()
+    for number in range(5):
+        with pytest.raises(LookupError, match="no file") as caught:
+            function_cache.referred(1)(number)
+        texts.add("".join(traceback.format_exception(caught.value)))
+    function_cache.forget(1)
+    assert len(texts) == 1
 
 
 def test_a_function_with_a_descriptor_is_sent_with_each_task(ctx: BaseContext) -> None:

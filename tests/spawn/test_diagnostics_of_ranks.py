@@ -8,6 +8,7 @@ import multiprocessing as mp
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from support.scripts import run_script
 
 from mp_spawn import ProcessExitedException, ProcessRaisedException, run, start_processes
 from mp_spawn.ranks import diagnostics
-from mp_spawn.ranks.diagnostics import DUMP, Stacks
+from mp_spawn.ranks.diagnostics import DUMP, Stacks, deaf_threads
 from mp_spawn.ranks.process_handle import PidFd
 
 CRASHES = """
@@ -195,10 +196,30 @@ def test_stacks_are_read_once_the_rank_has_written_all(monkeypatch: pytest.Monke
     stacks = Stacks()
     os.write(stacks.fd, b"a part")
 
-    def ends_now(pid: int) -> bool:
+    def ends_now(pid: int) -> frozenset[str]:
         os.write(stacks.fd, b" and the rest")
-        return False
+        return frozenset()
 
-    monkeypatch.setattr(diagnostics, "_is_writing", ends_now)
+    monkeypatch.setattr(diagnostics, "deaf_threads", ends_now)
     assert stacks.wait(os.getpid(), 10) == "a part and the rest"
+    stacks.close()
+
+
+def test_a_thread_that_never_takes_signals_is_not_waited_for() -> None:
+    stacks, is_deaf, over = Stacks(), threading.Event(), threading.Event()
+
+    def be_deaf() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [DUMP])
+        is_deaf.set()
+        over.wait()
+
+    thread = threading.Thread(target=be_deaf)
+    thread.start()
+    is_deaf.wait()
+    deaf = deaf_threads(os.getpid())
+    assert str(thread.native_id) in deaf
+    os.write(stacks.fd, b"all")
+    assert stacks.wait(os.getpid(), 1000, deaf) == "all"  # or the test is ended
+    over.set()
+    thread.join()
     stacks.close()

@@ -105,10 +105,10 @@ int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nb
 /* A queue: a channel of one direction whose messages are counted. Set the bound of a new one, the
  * most messages that it may have, before another process has an end.
  *
- * put: send a message if the queue has a place. -ENOSPC when it is full for that time; -EAGAIN, like
- * a send that must not wait, when it has a place and the ring no room: then the process can reserve
- * the place, and a thread of it sends the message when there is room. That thread begins the
- * reservations before, and ends them, which drops those that are left.
+ * put: send a message if the queue has a place. -ENOSPC when it is full for that time; -EAGAIN,
+ * like a send that must not wait, when it has a place and the ring no room: then the process can
+ * reserve the place, and a thread of it sends the message when there is room. That thread begins
+ * the reservations before, and ends them, which drops those that are left.
  * reserve: 0, or -ENOSPC when the queue is full. unreserve: give a reservation back.
  * send_reserved: wait for room without end; the reservation is used up if it returns 0.
  * wait_for_place: 0 when the queue has a place, which another process may take; -ENOSPC.
@@ -126,8 +126,8 @@ int mpshm_channel_send_reserved(mpshm_channel *end, int fd, const void *data, ui
 int mpshm_channel_wait_for_place(mpshm_channel *end, int fd, int64_t timeout_ns,
                                  const mpshm_waiter *waiter);
 int64_t mpshm_channel_messages(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
-/* 1 while the oldest bytes in the ring are the rest of a message that a reader has begun to take, or that
- * a reader was killed in the middle of. */
+/* 1 while the oldest bytes in the ring are the rest of a message that a reader has begun to take,
+ * or that a reader was killed in the middle of. */
 int mpshm_channel_has_rest(mpshm_channel *end);
 
 /* Tasks: each message of a queue is one until task_done, -EINVAL when there is none. join: wait
@@ -170,8 +170,8 @@ enum { MPSHM_HAS_MESSAGE = 1, MPSHM_HUNG_UP = 2 };
 int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fds, int m,
                            unsigned char *readable, int64_t timeout_ns, const mpshm_waiter *waiter);
 
-/* Look for an answer, twice as long as a wait would spin for a message: 1 if it is there, 0, or what
- * end_wait returned. */
+/* Look for an answer, twice as long as a wait would spin for a message: 1 if it is there, 0, or
+ * what end_wait returned. */
 int mpshm_channel_spin(mpshm_channel *end, const mpshm_waiter *waiter);
 
 /* Messages that their sender may take back. It numbers them from 0 on, in the order in which it

@@ -17,7 +17,8 @@ int mpshm_attach(void);
 /* Open two descriptors with which a child that is started by exec attaches this process's session
  * without a path, so that it succeeds after the folder was removed or the user has changed. fds[0]
  * is the control file, with an open file description of the child's own; fds[1] is a connection to
- * the manager. Each is -1 if it is not available. The caller closes both when the child has them. */
+ * the manager. Each is -1 if it is not available. The caller closes both when the child has
+ * them. */
 int mpshm_open_descriptors_for_child(int fds[2]);
 
 /* In that child, before any other call: attach session `id` with both descriptors, which are taken

@@ -42,17 +42,16 @@ int mpshm__channel_has_size(uint64_t nbytes);
 
 /* ---- ring_lock.c ---- */
 
-/* Take write_lock as a writer; write_lock as a reader that has read_lock and looks whether a writer
- * is at work; write_lock as a reader that closes its end, without read_lock; read_lock; or
- * `places`, which may be taken under write_lock and is never kept for a wait. Repair first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at the deadline,
- * -EDEADLK when this thread has it, or what end_wait returned. */
+/* Which lock, and what for. */
 enum mpshm__purpose {
-    MPSHM__TO_WRITE,
-    MPSHM__TO_CHECK,
-    MPSHM__TO_CLOSE,
-    MPSHM__TO_READ,
-    MPSHM__TO_COUNT
+    MPSHM__TO_WRITE, /* write_lock, as a writer */
+    MPSHM__TO_CHECK, /* write_lock, as a reader with read_lock that looks for a writer at work */
+    MPSHM__TO_CLOSE, /* write_lock, as a reader without read_lock that closes its end */
+    MPSHM__TO_READ,  /* read_lock */
+    MPSHM__TO_COUNT, /* `places`: may be taken under write_lock, and is never kept for a wait */
 };
+/* Take a lock; repair first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at
+ * the deadline, -EDEADLK when this thread has it, or what end_wait returned. */
 int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
                         const mpshm_waiter *waiter);
 /* Under write_lock, after its holder died or gave up: end an unfinished message. */
@@ -93,7 +92,8 @@ enum mpshm__place { MPSHM__ANY, MPSHM__BOUNDED, MPSHM__RESERVED };
 int mpshm__begin_place(mpshm_channel *end, int fd, enum mpshm__place place,
                        const mpshm_waiter *waiter);
 void mpshm__end_place(mpshm_channel *end, enum mpshm__place place, int sent);
-/* Wait until the queue has a place, which another process may take: 0, -ENOSPC at the deadline, -EPIPE. */
+/* Wait until the queue has a place, which another process may take: 0, -ENOSPC at the deadline,
+ * -EPIPE. */
 int mpshm__wait_for_place(mpshm_channel *end, int fd, uint64_t deadline,
                           const mpshm_waiter *waiter);
 

@@ -257,8 +257,9 @@ static int spin(mpshm_channel *end, uint64_t head, uint64_t deadline, const mpsh
     return waiter->end_wait(waiter->self);
 }
 
-/* How many messages the queue has room for, after a look for the dead if it seems to be full. */
-static int64_t places(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+/* Positive if there is a place, after a look for the dead if the queue seems to be full; 0 if there
+ * is none, or a stopped process has the lock; or -errno. */
+static int64_t find_place(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     int rc = lock(end, fd, waiter);
 
@@ -279,7 +280,7 @@ int mpshm__wait_for_place(mpshm_channel *end, int fd, uint64_t deadline, const m
         if (round > 0)
             atomic_store(&ring->place_wanted, 1);
         uint64_t head = atomic_load(&ring->head);
-        int64_t found = places(end, fd, waiter);
+        int64_t found = find_place(end, fd, waiter);
         if (found > 0 && round > 1) /* one was woken for several places */
             mpshm__futex_wake_one(&ring->place_wanted);
         if (found > 0)

@@ -136,7 +136,8 @@ int mpshm__ring_has_room(struct mpshm__view *view, int64_t nbytes);
 int mpshm__ring_is_empty(struct mpshm__ring *ring);
 /* Reader: 1 when there is a record, unless another reader takes it. */
 int mpshm__ring_has_record(struct mpshm__view *view);
-/* The messages in a ring. Under `places` of a queue it is exact; without, it may be a moment old. */
+/* The messages in a ring. Under `places` of a queue it is exact; without, it may be a moment
+ * old. */
 uint64_t mpshm__ring_messages(struct mpshm__view *view);
 /* Under write_lock, when the last record may not be published: set `sent`. */
 void mpshm__ring_recount(struct mpshm__view *view);
@@ -147,7 +148,8 @@ uint64_t mpshm__record_size(uint64_t nbytes);
  * checked the room. Returns the count of bytes at its end. */
 uint64_t mpshm__ring_write(struct mpshm__view *view, struct mpshm__record record,
                            const void *payload);
-/* Under write_lock: let readers see the records up to that count. */
+/* Under write_lock, after the byte that wakes others: let readers see the records up to that count,
+ * and wake a reader that waits for a part of a message. */
 void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end);
 
 /* Under read_lock: 1 and the oldest record, 0 when there is none, -EBADMSG when the ring is

@@ -118,8 +118,11 @@ static int spin(mpshm_awaited_channel *channels, int n, unsigned times, uint64_t
     return waiter->end_wait(waiter->self);
 }
 
-static int wait_in(struct pollfd *polled, mpshm_awaited_channel *channels, int n, const int *fds,
-                   int m, unsigned char *readable, uint64_t deadline, const mpshm_waiter *waiter)
+/* Spin, then sleep: how many are ready; 0 at the deadline or after a signal; or what end_wait
+ * returned. */
+static int spin_then_poll(struct pollfd *polled, mpshm_awaited_channel *channels, int n,
+                          const int *fds, int m, unsigned char *readable, uint64_t deadline,
+                          const mpshm_waiter *waiter)
 {
     int rc = n > 0 ? spin(channels, n, 1, deadline, waiter) : 0;
 
@@ -158,7 +161,7 @@ int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fd
         return found;
     if (n + m > FEW && (polled = calloc((size_t)(n + m), sizeof(*polled))) == NULL)
         return -ENOMEM;
-    found = wait_in(polled, channels, n, fds, m, readable, deadline, waiter);
+    found = spin_then_poll(polled, channels, n, fds, m, readable, deadline, waiter);
     if (polled != few)
         free(polled);
     return found;

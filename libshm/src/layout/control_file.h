@@ -98,8 +98,8 @@ struct mpshm__site {
     char text[MPSHM_SITE_SIZE];
 };
 
-/* An in-flight reference of a message that lies in no ring: its reader has taken it and not received
- * it yet, or its writer has not sent it yet. See reference/handle_log.c. */
+/* An in-flight reference of a message that lies in no ring: its reader has taken it and not
+ * received it yet, or its writer has not sent it yet. See reference/handle_log.c. */
 enum { MPSHM__HANDLE_FREE = 0, MPSHM__HANDLE_ABOUT = 1, MPSHM__HANDLE_HELD = 2 };
 
 struct mpshm__logged {

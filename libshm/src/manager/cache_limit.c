@@ -86,8 +86,9 @@ int mpshm__cache_limit_begin(struct manager *m)
     m->cache = w;
     w->idle = IDLE_POLLS;
     atomic_store(&w->control->cache_unwatched, 0);
-    if (w->event_fd < 0 || pthread_create(&thread, NULL, wait_for_cached, w) != 0)
-        return -errno;
+    int err = w->event_fd < 0 ? errno : pthread_create(&thread, NULL, wait_for_cached, w);
+    if (err != 0)
+        return -err;
     pthread_detach(thread);
     mpshm__cache_limit_poll(m);
     return 0;

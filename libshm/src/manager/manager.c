@@ -230,8 +230,9 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     if (w.control_fd < 0 || w.event_fd < 0 || w.go_fd < 0)
         return -EMFILE;
     flock(w.control_fd, LOCK_UN);
-    if (pthread_create(&thread, NULL, wait_until_empty, &w) != 0)
-        return -errno;
+    err = pthread_create(&thread, NULL, wait_until_empty, &w);
+    if (err != 0)
+        return -err;
     flock(m->session.control_fd.number, LOCK_UN);
     mpshm__remove_dead_sessions();
 

@@ -81,7 +81,7 @@ int mpshm__orphan_hand_over(struct manager *m, int c, struct mpshm__frame *f, in
 
 /* ---- cache_limit.c ---- */
 
-/* Begin to watch the cache: 0 or -errno. */
+/* Start the thread that waits until memory is cached, and poll once: 0 or -errno. */
 int mpshm__cache_limit_begin(struct manager *m);
 /* Becomes readable when a process caches memory while the manager sleeps. */
 int mpshm__cache_limit_fd(const struct manager *m);

@@ -25,7 +25,8 @@
  *
  * Note [A writer that is killed]
  *   The same in the other direction: a message that is made for a ring is its writer's until it is
- *   in the ring. A writer may wait for room, or for a place in a queue, as long as the readers like.
+ *   in the ring. A writer may wait for room, or for a place in a queue, as long as the readers
+ *   like.
  *
  *        writer    sets the in-flight bit                   1
  *                  note: HELD                               2   it pickles the rest, and waits
@@ -35,13 +36,13 @@
  *
  *   Killed after 1, or after 3: a leak, within two stores of each other.
  *   Killed after 2, the reaper clears the bit.
- *   Killed after 4, a reader or the next writer moves the tail in its place. So the note goes before
- *   the wake-up, and not before the tail: the reaper would clear the bit of a message that is read.
- *   A queue may have any number of messages that wait for room. Most carry blocks that were made for
- *   them, and have no other message: there the note is the writer's slot in the block's own record
- *   (struct mpshm__sent), which stays behind when a message is discarded, and then means nothing.
- *   A message that is made for anything but a ring has no note: a process may send its bytes before
- *   it could remove one.
+ *   Killed after 4, a reader or the next writer moves the tail in its place. So the note goes
+ *   before the wake-up, and not before the tail: the reaper would clear the bit of a message that
+ *   is read. A queue may have any number of messages that wait for room. Most carry blocks that
+ *   were made for them, and have no other message: there the note is the writer's slot in the
+ *   block's own record (struct mpshm__sent), which stays behind when a message is discarded, and
+ *   then means nothing. A message that is made for anything but a ring has no note: a process may
+ *   send its bytes before it could remove one.
  *
  * A child of a fork has no notes. There is none either in a process without a slot, for a handle of
  * another session, and beyond MPSHM__LOGGED handles. */

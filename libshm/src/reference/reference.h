@@ -9,7 +9,8 @@
 void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segment, uint32_t i);
 /* Free each block of a segment whose messages have all expired and that no process holds. */
 void mpshm__free_expired(struct mpshm__control *control, struct mpshm__segment *segment);
-/* Clear the bits of dead processes, one bit per slot, in every block of a segment. */
+/* For dead processes, one bit per slot: clear their bits and the messages that they have not sent,
+ * in each block of a segment, and free the blocks without references. */
 void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__segment *segment,
                                const uint64_t gone[MPSHM__HOLDER_WORDS]);
 

@@ -112,8 +112,8 @@ static int fill_up(int fd)
     return mpshm__reserve(fd, 0, offsetof(struct mpshm__control, handle_log));
 }
 
-/* The file is small, but core dumps leave it out. A disk's read-ahead would read and clear all of it
- * at the first touch. */
+/* The file is small, but core dumps leave it out. A disk's read-ahead would read and clear all of
+ * it at the first touch. */
 static void advise(struct mpshm__control *at)
 {
     madvise(at, sizeof(*at), MADV_DONTDUMP);

@@ -245,8 +245,8 @@ typedef struct mp_pack {
 } mp_pack;
 
 /* What several objects of a pickle share, such as a table of what they need. The first of them
- * writes it, with MEMOIZE, and the others its number in the memo. A codec makes it in a survey, with
- * its two functions set and the rest zero, and mp-core has it from then on.
+ * writes it, with MEMOIZE, and the others its number in the memo. A codec makes it in a survey,
+ * with its two functions set and the rest zero, and mp-core has it from then on.
  *
  *   finish     the pickle is written, and is sent next: 0, or -1 with an exception
  *   drop       free it, after finish or without, and keep an exception that is set */
@@ -277,8 +277,8 @@ typedef struct {
 
     /* For the codec: there are many such objects; the message may have views. */
     unsigned may_pack : 1, may_view : 1;
-    /* Set by the codec: the message has room for its bytes, which were counted; they go into a pack,
-     * see packs.c; it is a part of the block at its place, which several may have. */
+    /* Set by the codec: the message has room for its bytes, which were counted; they go into a
+     * pack, see packs.c; it is a part of the block at its place, which several may have. */
     unsigned in_message : 1, in_pack : 1, is_view : 1;
     unsigned is_strided : 1; /* for the codec itself */
     unsigned is_first : 1;   /* of the block, or of those that share something */
@@ -290,8 +290,8 @@ typedef struct {
  *   survey    look at the object, and change nothing: of a message of which one object needs its
  *             reducer, none is written
  *   write     write the pickle of the object, which another thread may have changed meanwhile; its
- *             only memo is that of write_pack, and a handle stands in one piece after SHORT_BINBYTES
- *             and its length
+ *             only memo is that of write_pack, and a handle stands in one piece after
+ *             SHORT_BINBYTES and its length
  *   read      make the object
  *
  * survey and write return 1; 0 for an object that needs the reducer; or -1 with an exception. read
@@ -328,8 +328,8 @@ typedef struct {
     int (*heap_resize)(void *address, uint64_t nbytes, uint64_t *before);
     void (*set_fork_private)(int (*decide)(const void *data, uint64_t nbytes));
 
-    /* Retain the block that contains `address`, of which this process has a reference already. 0, or
-     * -ENOENT. Releases the GIL if it has to wait. */
+    /* Retain the block that contains `address`, of which this process has a reference already. 0,
+     * or -ENOENT. Releases the GIL if it has to wait. */
     int (*block_find)(const void *address, mpshm_block *block);
 
     /* Retain the heap block that contains `address`. 0, or -ENOENT. Releases the GIL if it has to
@@ -354,8 +354,8 @@ typedef struct {
     /* Count bytes copied from private into shared memory; returns the sum for this process. */
     unsigned long long (*count_copied)(unsigned long long nbytes);
 
-    /* Receive the block of a handle, which the caller keeps: 0, or -errno. Then call refuse. Releases
-     * the GIL if it has to wait. */
+    /* Receive the block of a handle, which the caller keeps: 0, or -errno. Then call refuse.
+     * Releases the GIL if it has to wait. */
     int (*receive)(const char *handle, size_t nbytes, mpshm_block *block);
 
     /* Receive the block of a handle (bytes) as an mp_core.Block. NULL on failure: with an exception
@@ -378,9 +378,9 @@ typedef struct {
      * value. */
     void (*register_codec)(const mp_codec *codec);
 
-    /* Let the objects of exactly that type be written as a call of it with what `args_of` returns: a
-     * new tuple of one or two numbers, truth values or texts, or NULL, without an exception for an
-     * object that needs a pickler. */
+    /* Let the objects of exactly that type be written as a call of it with what `args_of` returns:
+     * a new tuple of one or two numbers, truth values or texts, or NULL, without an exception for
+     * an object that needs a pickler. */
     void (*register_constructor)(PyTypeObject *type, PyObject *(*args_of)(PyObject *object));
 
     /* Return room for that many more bytes of the message, to be filled at once; NULL with an
@@ -401,14 +401,14 @@ typedef struct {
     PyObject *(*read_block)(mp_reader *from);
 
     /* Give an object the next number in the memo of the pickle that is read, which takes it over:
-     * the object, borrowed, or NULL with an exception, also for NULL. And read a number: the object,
-     * borrowed, or NULL if there is none. */
+     * the object, borrowed, or NULL with an exception, also for NULL. And read a number: the
+     * object, borrowed, or NULL if there is none. */
     PyObject *(*memo_add)(mp_reader *from, PyObject *object);
     PyObject *(*memo_take)(mp_reader *from);
 
     /* A lease is a block whose first word names its owner. Write this process's name; 1 while the
-     * owner lives, for which the GIL is released if it has to wait; and, if no other process has the
-     * lease and no message, take the name out and return 1. */
+     * owner lives, for which the GIL is released if it has to wait; and, if no other process has
+     * the lease and no message, take the name out and return 1. */
     void (*lease_sign)(const mpshm_block *block);
     int (*lease_owner_lives)(const mpshm_block *block);
     int (*lease_end)(const mpshm_block *block);

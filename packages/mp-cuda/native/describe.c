@@ -1,11 +1,12 @@
 /* The memory of an array, for a message.
  *
  * Note [What is known]
- *   An object that owns memory is described once: a Source. Its export lives as long as a receiver has a
- *   reference, or may still get one, and so long the object's next message needs nothing but another offer
- *   of the same lease and an event. What the driver says about an allocation is asked once too, and known
- *   by the allocation's number afterwards: addresses are used again, these numbers are not. The Python
- *   modules describe what no handle opens: memory of pools, copies, errors. */
+ *   An object that owns memory is described once: a Source. Its export lives as long as a receiver
+ *   has a reference, or may still get one, and so long the object's next message needs nothing but
+ *   another offer of the same lease and an event. What the driver says about an allocation is asked
+ *   once too, and known by the allocation's number afterwards: addresses are used again, these
+ *   numbers are not. The Python modules describe what no handle opens: memory of pools, copies,
+ *   errors. */
 #include "native.h"
 
 enum { MOST_KNOWN = 4096 };
@@ -101,8 +102,8 @@ static mp_memory *known_memory(int device, uint64_t low, uint64_t high)
                : NULL;
 }
 
-/* Memory of another process is sent on: with references to its owner's leases, and an event after our own
- * work. */
+/* Memory of another process is sent on: with references to its owner's leases, and an event after
+ * our own work. */
 static mp_source *forwarded(const mp_array *array, mp_mapping *of, PyObject *leases)
 {
     if (leases == NULL)
@@ -187,7 +188,8 @@ mp_source *mp_find_source(PyObject *array, int64_t low, int64_t high, mp_referen
     if (of != NULL && (own != NULL || of->users > 0)) {
         if (of->state != NULL)
             return unusual(array, low, high, NULL, export, receivers, fallback, address);
-        /* An array of another library does not tell which message has brought it, so all are sent on. */
+        /* An array of another library does not tell which message has brought it, so all are sent
+         * on. */
         PyObject *leases = own != NULL ? Py_NewRef(mp_leases_of(own)) : mp_all_leases(of);
         mp_source *source = forwarded(self, of, leases);
         Py_XDECREF(leases);

@@ -230,7 +230,8 @@ int mp_open_handle(int device, const void *bytes, uint64_t *pointer)
     return code;
 }
 
-/* End all of these, without the GIL; their numbers are then what the driver answers, 0 for success. */
+/* End all of these, without the GIL; their numbers are then what the driver answers, 0 for
+ * success. */
 static int end_all(int device, CUresult (**end)(uint64_t number), uint64_t *numbers, size_t n)
 {
     mp_context context;

@@ -1,4 +1,5 @@
-/* Exports: the memory and events of this process that other processes still use or may still receive.
+/* Exports: the memory and events of this process that other processes still use or may still
+ * receive.
  *
  * Note [Lifetime of sent memory]
  *
@@ -9,15 +10,15 @@
  *     message     an offer: an in-flight reference to the lease
  *     receiver    Reference <-- Received <-- arrays; released after the memory is closed
  *
- *   When the last reference is gone, the lease has ended, and the sender drops what it has sent. It looks
- *   with each new export, and every 50 ms. A message that no process receives keeps its memory until
- *   ipc_collect(in_flight_older_than=...) revokes it.
+ *   When the last reference is gone, the lease has ended, and the sender drops what it has sent. It
+ *   looks with each new export, and every 50 ms. A message that no process receives keeps its
+ *   memory until ipc_collect(in_flight_older_than=...) revokes it.
  *
  * Note [Memory that is given back on request]
  *   A receiver that has dropped its last array may keep the memory open for the next message
- *   (mappings.c, Note [Lingering]). It says so in the lease's memory (LINGERS, reference.c). The memory
- *   is the sender's no less: if nobody but its exports has it there, the sender sets the byte RECALLED,
- *   and the receiver closes the memory and releases the lease:
+ *   (mappings.c, Note [Lingering]). It says so in the lease's memory (LINGERS, reference.c). The
+ *   memory is the sender's no less: if nobody but its exports has it there, the sender sets the
+ *   byte RECALLED, and the receiver closes the memory and releases the lease:
  *
  *     the sender's program has dropped it           looked at with each new export, for the two asked
  *                                                   longest ago, and every 50 ms
@@ -31,8 +32,8 @@ enum { ASKED = 2, LOOKS = 8, MANY = 8 };
 
 static PyObject *memory_type, *source_type;
 static PyObject *latest; /* {id of an object: its last Source} */
-/* All that have not ended, that were looked at longest ago first. It has a reference to those that were
- * sent. */
+/* All that have not ended, that were looked at longest ago first. It has a reference to those that
+ * were sent. */
 static mp_link exports = {&exports, &exports};
 static unsigned released; /* of those that were looked at since some were ended */
 
@@ -164,8 +165,8 @@ static void take_off(mp_source *source)
 
 /* ---- exports ---- */
 
-/* With the GIL, so that no other thread forks before the block is in the list; or else with a lock that
- * keeps them out. */
+/* With the GIL, so that no other thread forks before the block is in the list; or else with a lock
+ * that keeps them out. */
 static int allocate(mpshm_block *block, int *is_locked)
 {
     const uint64_t nbytes = MP_SIGNATURE + MP_FLAGS;
@@ -191,8 +192,8 @@ static int allocate(mpshm_block *block, int *is_locked)
     return rc < 0 ? -1 : 0;
 }
 
-/* Whether this process uses the memory for more than its exports; -1 with an exception. To ask may end
- * the export. */
+/* Whether this process uses the memory for more than its exports; -1 with an exception. To ask may
+ * end the export. */
 static int is_in_use(const mp_reference *export)
 {
     PyObject *keeps = Py_NewRef(export->keeps);
@@ -260,10 +261,11 @@ static void end_released(void)
         mp_end_export(MP_OF(mp_reference, link, over.next));
 }
 
-/* End a few exports that were released, and recall the memory of those that the program has dropped:
- * a program that sends new arrays all the time keeps few of them. Each export is looked at twice,
- * before it is recalled and after it is released. So what is recalled does not count as asked: as
- * many looks would be needed as are made, and the exports would grow. -1 with an exception. */
+/* End a few exports that were released, and recall the memory of those that the program has
+ * dropped: a program that sends new arrays all the time keeps few of them. Each export is looked at
+ * twice, before it is recalled and after it is released. So what is recalled does not count as
+ * asked: as many looks would be needed as are made, and the exports would grow. -1 with an
+ * exception. */
 static int look_at_oldest(void)
 {
     int asked = 0;
@@ -460,8 +462,8 @@ static PyObject *live_exports(PyObject *module, PyObject *unused)
     return list;
 }
 
-/* In a forked child: its parent's objects stay, and are not used, because the driver cannot free them
- * here; and it has no reference to the leases. */
+/* In a forked child: its parent's objects stay, and are not used, because the driver cannot free
+ * them here; and it has no reference to the leases. */
 void mp_forget_exports(void)
 {
     while (exports.next != &exports) {

@@ -1,8 +1,9 @@
-/* Which memory of which device this process holds, for others to read: `mp_cuda/sharing/holders.py`.
+/* Which memory of which device this process holds, for others to read:
+ * `mp_cuda/sharing/holders.py`.
  *
- * The numbers are in a memfd, which a reader finds among the descriptors of the process in /proc, as it
- * finds channels. It is made when the first device memory is sent or received. Memory that is open only
- * for the next message is not held. */
+ * The numbers are in a memfd, which a reader finds among the descriptors of the process in /proc,
+ * as it finds channels. It is made when the first device memory is sent or received. Memory that is
+ * open only for the next message is not held. */
 #define _GNU_SOURCE
 #include "native.h"
 

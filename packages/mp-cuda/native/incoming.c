@@ -1,7 +1,8 @@
-/* Messages that are received: the references, the open memory and the events of a table, and arrays.
+/* Messages that are received: the references, the open memory and the events of a table, and
+ * arrays.
  *
- * What is open already is found in C, and memory is opened; the Python modules open events and the memory
- * of pools. */
+ * What is open already is found in C, and memory is opened; the Python modules open events and the
+ * memory of pools. */
 #include "native.h"
 
 mp_global mp_names_table, mp_names_rebuild;

@@ -1,30 +1,31 @@
-/* Mappings: allocations of other processes, each opened once here, and closed after the last array on it
- * is gone.
+/* Mappings: allocations of other processes, each opened once here, and closed after the last array
+ * on it is gone.
  *
  * Note [What keeps open memory]
  *
  *     array --> Received --> mapping, with the number of its users
  *                      +---> References to the leases of its message
  *
- *   The driver demands this order: wait for this process's work on the device, close the memory, and only
- *   then release the references. A finalizer may run anywhere and does none of it: when the last array of
- *   a message is gone, its Received leaves its rest to a list, and a thread does the three steps
- *   (close_dropped).
+ *   The driver demands this order: wait for this process's work on the device, close the memory,
+ *   and only then release the references. A finalizer may run anywhere and does none of it: when
+ *   the last array of a message is gone, its Received leaves its rest to a list, and a thread does
+ *   the three steps (close_dropped).
  *
- *   A message finds a mapping among the open ones and counts itself as its user in one step, under the
- *   GIL; and a mapping without users is taken out of them before it is closed. So a message either finds
- *   it open, and it is not closed, or does not find it, and opens it again after the other has closed it:
- *   whoever opens or closes memory has the lock `changing`. The driver closes memory without the GIL;
- *   meanwhile the mapping is in the list `closing`, and still counted. A child that is forked by another
- *   thread in the middle of this releases all references that its parent had (reference.c).
+ *   A message finds a mapping among the open ones and counts itself as its user in one step, under
+ *   the GIL; and a mapping without users is taken out of them before it is closed. So a message
+ *   either finds it open, and it is not closed, or does not find it, and opens it again after the
+ *   other has closed it: whoever opens or closes memory has the lock `changing`. The driver closes
+ *   memory without the GIL; meanwhile the mapping is in the list `closing`, and still counted. A
+ *   child that is forked by another thread in the middle of this releases all references that its
+ *   parent had (reference.c).
  *
- *   The driver opens the memory of a process that has ended. So the owner is asked before that, to save the
- *   two calls, and again afterwards, since it may end meanwhile.
+ *   The driver opens the memory of a process that has ended. So the owner is asked before that, to
+ *   save the two calls, and again afterwards, since it may end meanwhile.
  *
  * Note [Lingering]
- *   Opening an allocation and closing it takes 70 us, and a queue of messages with the same array would
- *   pay it for each. So an allocation without arrays stays open for a while, with the leases of its last
- *   message: the sender keeps the memory.
+ *   Opening an allocation and closing it takes 70 us, and a queue of messages with the same array
+ *   would pay it for each. So an allocation without arrays stays open for a while, with the leases
+ *   of its last message: the sender keeps the memory.
  *
  *                         message                            array dropped, work on the device done
  *        closed ------------------------> in use <-------------------------------------> lingers
@@ -34,13 +35,14 @@
  *                                                 recalled; not used for a second; its sender
  *                                                 has ended; ipc_collect(); exit; fork
  *
- *   Recalled: the sender's program has dropped the memory too, or needs it (exports.c, Note [Memory that
- *   is given back on request]). Room: all that lingers on a device is at most an eighth of its memory.
+ *   Recalled: the sender's program has dropped the memory too, or needs it (exports.c, Note [Memory
+ *   that is given back on request]). Room: all that lingers on a device is at most an eighth of its
+ *   memory.
  *
- *   A receiver that is killed in any of these states: the kernel closes its memory, and the reaper of
- *   mp-core releases its references. A sender that is killed: its memory has ended with it, and the
- *   receiver closes what lingers when it looks the next time. No state waits for an answer of the other
- *   process. */
+ *   A receiver that is killed in any of these states: the kernel closes its memory, and the reaper
+ *   of mp-core releases its references. A sender that is killed: its memory has ended with it, and
+ *   the receiver closes what lingers when it looks the next time. No state waits for an answer of
+ *   the other process. */
 #include "native.h"
 
 #include <pthread.h>
@@ -62,8 +64,8 @@ static struct {
     mp_mapping **at; /* the same, by their addresses */
     size_t count, room;
 } sorted;
-/* In the order in which they lost their arrays; and those that are being closed, which are not among the
- * open ones, and may be again. */
+/* In the order in which they lost their arrays; and those that are being closed, which are not
+ * among the open ones, and may be again. */
 static mp_link lingering = {&lingering, &lingering}, closing = {&closing, &closing};
 static uint64_t lingering_bytes[MP_DEVICES];
 static mp_link dropped = {&dropped, &dropped};
@@ -183,7 +185,8 @@ static int put_in(mp_mapping *self)
     return 0;
 }
 
-/* Take one without users out, to close it: 0 if it has users again, or another thread has done it. */
+/* Take one without users out, to close it: 0 if it has users again, or another thread has done
+ * it. */
 static int take_out(mp_mapping *self)
 {
     if (self->users > 0 || find(self->key) != self || PyDict_DelItem(open_by_key, self->key) < 0) {
@@ -305,8 +308,8 @@ static uint64_t close_pool(const mp_mapping *mapping)
     return code;
 }
 
-/* Close memory of one device, with the lock, and drop it. What the driver refuses to close stays open,
- * with its leases, because the owner must not free it. An exception that is set stays. */
+/* Close memory of one device, with the lock, and drop it. What the driver refuses to close stays
+ * open, with its leases, because the owner must not free it. An exception that is set stays. */
 static void close_these(mp_mapping **all, size_t n)
 {
     uint64_t codes[MOST_AT_ONCE];
@@ -440,8 +443,8 @@ PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra)
     return made;
 }
 
-/* Whether nobody needs memory that lingers; the answer may release the GIL. Not all owners are asked with
- * each message: that is two system calls. */
+/* Whether nobody needs memory that lingers; the answer may release the GIL. Not all owners are
+ * asked with each message: that is two system calls. */
 static int is_unused(const mp_mapping *mapping, double at)
 {
     const double ASK_S = 0.05;
@@ -528,8 +531,8 @@ static void drop_user(struct mp_dropped *rest)
     PyMem_Free(rest);
 }
 
-/* Take out the first that was dropped before then, on a device that has been idle since; NULL without
- * one. */
+/* Take out the first that was dropped before then, on a device that has been idle since; NULL
+ * without one. */
 static struct mp_dropped *take_dropped(uint64_t before, const char *is_idle)
 {
     for (mp_link *at = dropped.next; at != &dropped; at = at->next) {

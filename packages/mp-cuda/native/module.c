@@ -1,7 +1,7 @@
 /* The module mp_cuda._native: device arrays, written to messages and read from them.
  *
- * It links neither libcuda nor libshm. The functions of the driver are looked up in the library that
- * the bindings have loaded (driver.c); those of mp-core are in the table of mp_core.h. */
+ * It links neither libcuda nor libshm. The functions of the driver are looked up in the library
+ * that the bindings have loaded (driver.c); those of mp-core are in the table of mp_core.h. */
 #include "native.h"
 
 static PyObject *renew_process(PyObject *module, PyObject *unused)

@@ -136,8 +136,8 @@ typedef struct {
 int mp_describe_array(const mp_array *array, mp_described *to);
 /* Read the head of a layout: -1 with an exception if it is damaged. */
 int mp_read_layout(const void *layout, size_t nbytes, mp_layout *head);
-/* Make the array of a layout that has this head; NULL with an exception. The memory has the address and
- * size, and the owner keeps it; dtype is NULL unless the layout does not say it. */
+/* Make the array of a layout that has this head; NULL with an exception. The memory has the address
+ * and size, and the owner keeps it; dtype is NULL unless the layout does not say it. */
 PyObject *mp_array_of(const mp_layout *head, const void *layout, uint64_t base, uint64_t size,
                       int device, PyObject *owner, PyObject *dtype);
 PyObject *mp_damaged(const char *what);
@@ -284,7 +284,8 @@ mp_reference *mp_new_export(void);
 mp_source *mp_keep(mp_reference *export, PyObject *owner, mp_memory *memory, PyObject *extra);
 /* The last source of an owner, borrowed; NULL, perhaps with an exception. */
 mp_source *mp_latest_source(PyObject *owner);
-/* Return a handle in flight, bytes; NULL with an exception, which is a ValueError if it has ended. */
+/* Return a handle in flight, bytes; NULL with an exception, which is a ValueError if it has
+ * ended. */
 PyObject *mp_offer(mp_reference *reference);
 /* Drop what an export keeps; an exception that is set stays. */
 void mp_end_export(mp_reference *export);
@@ -322,7 +323,8 @@ extern PyObject *mp_received_type;
 int mp_add_mappings(PyObject *module);
 mp_mapping *mp_mapping_of(const mp_received *received);
 PyObject *mp_leases_of(const mp_received *received);
-/* Find memory of another process, or open it: a new reference to a Received; NULL with an exception. */
+/* Find memory of another process, or open it: a new reference to a Received; NULL with an
+ * exception. */
 PyObject *mp_map(PyObject *leases, PyObject *key, PyObject *extra);
 /* The mapping in which an address is, borrowed; NULL if no other process owns that memory. */
 mp_mapping *mp_mapping_at(int device, uint64_t pointer);
@@ -335,9 +337,9 @@ void mp_forget_mappings(void);
 
 /* ---- describe.c ---- */
 
-/* Find or export the memory of an array that has the bytes from low to high, from its first element:
- * a new reference. `export` is the one for what has none yet, or NULL. The address is set if the array
- * was copied. */
+/* Find or export the memory of an array that has the bytes from low to high, from its first
+ * element: a new reference. `export` is the one for what has none yet, or NULL. The address is set
+ * if the array was copied. */
 mp_source *mp_find_source(PyObject *array, int64_t low, int64_t high, mp_reference *export,
                           unsigned receivers, PyObject *fallback, uint64_t *address);
 int mp_make_known(void);
@@ -349,8 +351,8 @@ int mp_add_outgoing(PyObject *module);
 
 /* ---- holders.c ---- */
 
-/* Count the allocation of that key as sent if it is this process's own, otherwise as held here; or with a
- * negative sign not. */
+/* Count the allocation of that key as sent if it is this process's own, otherwise as held here; or
+ * with a negative sign not. */
 void mp_count(int device, PyObject *key, int is_own, int sign);
 void mp_forget_holders(void);
 
@@ -395,9 +397,10 @@ typedef struct {
     unsigned char handle[MP_CUDA_HANDLE];
 } mp_table_event;
 
-/* The key of an allocation begins with these, and its handle follows: what tells it from every other,
- * and how to open it. The owner belongs to it, because a later process may have its pid and handles; so
- * does the driver's number of the allocation, because a later one may have its address. */
+/* The key of an allocation begins with these, and its handle follows: what tells it from every
+ * other, and how to open it. The owner belongs to it, because a later process may have its pid and
+ * handles; so does the driver's number of the allocation, because a later one may have its
+ * address. */
 typedef struct {
     uint32_t pid;
     unsigned char nonce[MP_NONCE];

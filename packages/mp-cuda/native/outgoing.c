@@ -1,4 +1,5 @@
-/* Messages that are sent: the table that the arrays of a message share, and the codec that writes it.
+/* Messages that are sent: the table that the arrays of a message share, and the codec that writes
+ * it.
  *
  * Note [One table]
  *   Each array in a message is a position in memory, which the table describes:
@@ -254,8 +255,8 @@ static int finish(mp_shared *shared)
 
 /* ---- the survey ---- */
 
-/* The last export of the array's owner if it has these bytes and may be sent again: a new reference;
- * NULL, perhaps with an exception. */
+/* The last export of the array's owner if it has these bytes and may be sent again: a new
+ * reference; NULL, perhaps with an exception. */
 static mp_source *sent_before(PyObject *owner, uint64_t low, uint64_t high)
 {
     mp_source *of = mp_latest_source(owner);
@@ -288,8 +289,8 @@ typedef struct {
     uint64_t row, offset;
 } place;
 
-/* Find the rows of a source and of a stream, or make them: in the last table, unless this is NULL or the
- * message has it already. -1 with an exception. */
+/* Find the rows of a source and of a stream, or make them: in the last table, unless this is NULL
+ * or the message has it already. -1 with an exception. */
 static int find_rows(mp_source *of, uint64_t stream, int is_all, table *last, unsigned receivers,
                      place *to)
 {
@@ -352,8 +353,8 @@ static int find_place(PyObject *object, const mp_described *d, table *last, unsi
     return 0;
 }
 
-/* An array of a library: its adapter says what there is to it besides the memory. One of a structured type
- * needs its reducer. */
+/* An array of a library: its adapter says what there is to it besides the memory. One of a
+ * structured type needs its reducer. */
 static int survey_array(mp_entry *entry)
 {
     PyObject *kind, *array = entry->object, *extra, *parts = NULL;
@@ -650,6 +651,7 @@ static PyObject *take_back(PyObject *module, PyObject *offers)
     Py_RETURN_NONE;
 }
 
+/* export_alone(array, receivers, fallback) -> (offers, table or None, layout) */
 static PyObject *export_alone(PyObject *module, PyObject *args)
 {
     PyObject *array, *fallback, *offers = NULL, *bytes = NULL, *made = NULL;

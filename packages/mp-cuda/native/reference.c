@@ -1,7 +1,7 @@
 /* References to leases: what keeps the memory and the events of a message.
  *
- * A lease is a block of mp-core's, whose memory all who have a reference share: two flags, then a slot
- * for each event that a message's receiver has not met yet.
+ * A lease is a block of mp-core's, whose memory all who have a reference share: two flags, then a
+ * slot for each event that a message's receiver has not met yet.
  *
  *   RECALLED     set by the owner: close the memory, unless arrays use it
  *   LINGERS      set by a receiver: the memory is open only for the next message

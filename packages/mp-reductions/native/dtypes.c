@@ -2,8 +2,8 @@
  *
  * Nearly every array has a dtype that is a single object per process, with a character of its own
  * ('d', 'i', '?'). Of the others those are here that their `str` describes completely: dates and
- * durations with a unit, texts and bytes of a length, numbers of the other byte order. NumPy makes a
- * new object for each of these, so they are looked up by their address first. A dtype that only
+ * durations with a unit, texts and bytes of a length, numbers of the other byte order. NumPy makes
+ * a new object for each of these, so they are looked up by their address first. A dtype that only
  * equals one of them has no name: it may have metadata, which NumPy's == ignores. */
 #include <string.h>
 
@@ -98,7 +98,8 @@ static const mp_dtype *enter(PyObject *descr, const char *expected, size_t expec
     return dtype;
 }
 
-/* `descr` is held: name_of is Python code, in which another thread may give the array another one. */
+/* `descr` is held: name_of is Python code, in which another thread may give the array another
+ * one. */
 static const mp_dtype *other_dtype(PyObject *descr)
 {
     size_t at = ((uintptr_t)descr >> 4) * 0x9E3779B97F4A7C15u >> 60;

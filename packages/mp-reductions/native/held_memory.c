@@ -2,9 +2,9 @@
  *
  * Note [Held memory]
  *   A copy of megabytes runs without the GIL, so another thread may resize the array meanwhile
- *   (`refcheck=False`), give it another state, or move it to shared memory. NumPy frees and moves an
- *   array's own memory through the array's memory handler (NEP 49), so the array gets another one for
- *   the time of the copy:
+ *   (`refcheck=False`), give it another state, or move it to shared memory. NumPy frees and moves
+ *   an array's own memory through the array's memory handler (NEP 49), so the array gets another
+ *   one for the time of the copy:
  *
  *       this thread                         another thread
  *       exchange the handler                   .
@@ -15,9 +15,9 @@
  *       the former handler, unless the         .
  *       array has yet another one              .
  *
- *   The copy needs no GIL to end, so the wait is as long as a memcpy. Two threads may copy one array:
- *   the handlers lie over each other, and one whose copy has ended is passed over. A forked child has
- *   no thread that copies, so there a handler waits for nobody.
+ *   The copy needs no GIL to end, so the wait is as long as a memcpy. Two threads may copy one
+ *   array: the handlers lie over each other, and one whose copy has ended is passed over. A forked
+ *   child has no thread that copies, so there a handler waits for nobody.
  *
  *   Memory that is not the array's own belongs to its base, which is held by a reference.
  *

@@ -35,8 +35,8 @@ extern mp_dtype mp_dtype_of_char[MP_DTYPE_CHARS];
 const mp_dtype *mp_other_dtype(const PyArrayObject *a);
 const mp_dtype *mp_dtype_of_text(const char *text, size_t length);
 
-/* Return the dtype of an array, NULL for one without a name, perhaps with an exception. Calls Python
- * code for a dtype that it sees for the first time. */
+/* Return the dtype of an array, NULL for one without a name, perhaps with an exception. Calls
+ * Python code for a dtype that it sees for the first time. */
 static inline const mp_dtype *mp_dtype_of(const PyArrayObject *a)
 {
     const PyArray_Descr *descr = PyArray_DESCR((PyArrayObject *)a);
@@ -86,8 +86,8 @@ typedef struct {
  * cannot take the fast path. */
 Py_ssize_t mp_fast_nbytes(PyObject *array, const mp_dtype **dtype);
 
-/* Find the memory of an array: 1 for the block that it is in, and for private memory; 0 for memory of
- * an unknown object, and for a block of Python objects. */
+/* Find the memory of an array: 1 for the block that it is in, and for private memory; 0 for memory
+ * of an unknown object, and for a block of Python objects. */
 int mp_memory_of(PyArrayObject *array, mp_place *place);
 
 /* Find where the bytes of an array are that can take the fast path: 1 for a place that

@@ -1,5 +1,5 @@
-/* NumPy's scalars: written as a call of their type with a Python number, without a pickler; dates and
- * durations with their unit. */
+/* NumPy's scalars: written as a call of their type with a Python number, without a pickler; dates
+ * and durations with their unit. */
 #include <math.h>
 #include <stdio.h>
 

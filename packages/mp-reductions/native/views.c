@@ -2,9 +2,10 @@
  *
  * Note [An array's own bytes]
  *   A private array that is small travels in the message. If the memory that it reaches has no
- *   gaps, it is sent as it is, with the same strides: every order, reversed axes, repeated elements.
- *   Otherwise the elements are gathered in the order of their addresses. That keeps the order of the
- *   axes in memory, the direction of each, and axes of stride 0 (layout.py does the same). */
+ *   gaps, it is sent as it is, with the same strides: every order, reversed axes, repeated
+ *   elements. Otherwise the elements are gathered in the order of their addresses. That keeps the
+ *   order of the axes in memory, the direction of each, and axes of stride 0 (layout.py does the
+ *   same). */
 #include <string.h>
 
 #include "native.h"

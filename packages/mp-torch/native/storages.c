@@ -264,8 +264,9 @@ static int allocate(uint64_t nbytes, mpshm_block *block)
 
 enum { THEIRS = 1 };
 
-/* Move a storage, that of the tensor if this is not NULL, from private memory into a block. 0, also if another thread moved it meanwhile;
- * THEIRS for memory that torch shares; -errno; or -1 with an exception. */
+/* Move a storage, that of the tensor if this is not NULL, from private memory into a block. 0, also
+ * if another thread moved it meanwhile; THEIRS for memory that torch shares; -errno; or -1 with an
+ * exception. */
 static int move(PyObject *storage, PyObject *of_tensor, const void *from, int64_t nbytes)
 {
     mpshm_block block;
@@ -419,8 +420,8 @@ static int take_attribute(PyObject **to, PyObject *type, const char *name)
     return *to != NULL ? 0 : -1;
 }
 
-/* setup_storages(exchange, type of tensors, type of storages, is_shared, adopt, a function that counts
- * the users of a storage) */
+/* setup_storages(exchange, type of tensors, type of storages, is_shared, adopt, a function that
+ * counts the users of a storage) */
 PyObject *mp_py_setup_storages(PyObject *module, PyObject *args)
 {
     PyObject *capsule, *tensor, *storage, *is_shared, *adopt, *users;

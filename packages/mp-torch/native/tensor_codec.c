@@ -1,5 +1,5 @@
-/* The codec of tensors and Parameters: of those that are contiguous, on the CPU, all of their storage,
- * and leaves.
+/* The codec of tensors and Parameters: of those that are contiguous, on the CPU, all of their
+ * storage, and leaves.
  *
  *   module, rebuild_one, STACK_GLOBAL | handle | layout (dlpack.c) | TUPLE2 | REDUCE
  *
@@ -51,7 +51,8 @@ static PyObject *parameter_type(void)
     return type;
 }
 
-/* The flags of a tensor; -1, perhaps with an exception, for one that torch's reducer refuses or warns of. */
+/* The flags of a tensor; -1, perhaps with an exception, for one that torch's reducer refuses or
+ * warns of. */
 static int flags_of(PyObject *tensor)
 {
     int flags = (PyObject *)Py_TYPE(tensor) == parameter_type() ? PARAMETER : 0;
@@ -81,8 +82,8 @@ static int is_whole(PyObject *tensor, int64_t nbytes)
     return whole;
 }
 
-/* 1 if DLPack knows all that there is to the tensor, and the tensor is all of its storage; 0, perhaps
- * with an exception. */
+/* 1 if DLPack knows all that there is to the tensor, and the tensor is all of its storage; 0,
+ * perhaps with an exception. */
 static int is_plain(PyObject *tensor, dl_shape *shape)
 {
     dl_tensor t;
@@ -94,8 +95,8 @@ static int is_plain(PyObject *tensor, dl_shape *shape)
            is_whole(tensor, shape->nbytes);
 }
 
-/* Clear what torch raises for a tensor that it cannot describe, about which the pickler says what is
- * wrong: 0; or -1 with any other exception, as of a signal handler. */
+/* Clear what torch raises for a tensor that it cannot describe, about which the pickler says what
+ * is wrong: 0; or -1 with any other exception, as of a signal handler. */
 static int without_error(void)
 {
     PyObject *const theirs[] = {PyExc_RuntimeError, PyExc_TypeError, PyExc_ValueError,

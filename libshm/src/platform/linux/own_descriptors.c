@@ -4,7 +4,8 @@
  *   A process may lower its limit below the number of its open descriptors. Closing one that is
  *   kept in reserve then helps nothing, since a new one needs a number below the limit, and all of
  *   those are in use. So a thread copies the table (unshare(2)), closes the standard streams in its
- *   copy, and has their numbers. What it maps stays mapped when it ends; what it opens is closed. */
+ *   copy, and has their numbers. What it maps stays mapped when it ends; what it opens is
+ *   closed. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

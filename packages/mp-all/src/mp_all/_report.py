@@ -43,8 +43,8 @@ def memory_report() -> dict[str, Any]:
           only for the next message is not counted
         - ``named``: for each array of `shared.named` that nobody has unlinked, its ``name``, its ``bytes``, and the
           ``pids`` of this user's processes that have it
-        - ``queues``: for each `multiprocessing.Queue` of *this* process, its ``kind``, ``depth`` (messages put and not
-          taken, None if the system cannot say) and ``maxsize``
+        - ``queues``: for each `multiprocessing.Queue` of *this* process, its ``pid`` and ``kind``, ``depth`` (messages
+          put and not taken, None if the system cannot say) and ``maxsize``
 
     Examples
     --------

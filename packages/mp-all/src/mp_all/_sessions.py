@@ -109,6 +109,8 @@ def named_arrays() -> list[NamedArray]:
             about = path.stat()
         except OSError:
             continue  # unlinked meanwhile
+        if about.st_uid != os.geteuid():
+            continue  # anybody may make a file of this name
         found[about.st_dev, about.st_ino] = NamedArray(path.name.removeprefix(prefix), about.st_size, [])
     for pid in filter(str.isdigit, os.listdir("/proc") if found else []):
         for file in _mapped_files(pid) & found.keys():

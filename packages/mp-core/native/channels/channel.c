@@ -92,7 +92,7 @@ static int send_data(Channel *self, PyObject *data, PyObject *handles, int64_t t
     return send_data_unless(self, data, handles, timeout, way, NULL);
 }
 
-/* The same for a message that is not in a Message. */
+/* After a send: drop what the handles refer to if it failed, and in any case the list. */
 static void discard_unsent(PyObject *handles, int rc)
 {
     if (rc < 0)
@@ -120,8 +120,8 @@ PyObject *mp_channel_send_reserved(PyObject *op, PyObject *message)
 }
 
 /* SENT; None when the queue is full; or the message, with the error, or without one when it has to
- * wait for room. It raises nothing: the caller would take that for the exception of a signal handler that runs after the message was
- * sent. */
+ * wait for room. It raises nothing: the caller would take that for the exception of a signal
+ * handler that runs after the message was sent. */
 static PyObject *offered(PyObject *message, int rc)
 {
     if (rc == 0) {
@@ -171,7 +171,7 @@ int mp_channel_wait_for_place(Channel *self, int64_t timeout, PyObject *stop)
 {
     struct call call = {.self = self, .stop = stop};
 
-    if (mp_channel_enter(self, 1, "") < 0)
+    if (mp_channel_enter(self, 1, "") != 0)
         return -EINVAL;
     int rc = mpshm_channel_wait_for_place(self->end, self->fd, timeout, WAITER(&call));
     mp_channel_leave(self);

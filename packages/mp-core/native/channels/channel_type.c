@@ -58,8 +58,8 @@ static PyObject *close_ordinary(PyObject *op)
 }
 
 /* close() and _close(): the last reading end frees the memory of what nobody has read (unread.c).
- * In one call, so that a signal handler that raises cannot leave it half done. An end whose pair
- * never got a ring has nothing to look after. */
+ * In one call, so that a signal handler that raises cannot leave it half done. An end that is
+ * alone has nothing to look after. */
 static PyObject *close_end(PyObject *op)
 {
     Channel *self = (Channel *)op;

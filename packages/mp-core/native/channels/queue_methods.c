@@ -1,4 +1,5 @@
-/* The methods of a channel that is a queue: places, tasks, and locks (libshm's channel/places.c). */
+/* The methods of a channel that is a queue: places, tasks, and locks (libshm's
+ * channel/places.c). */
 #include <errno.h>
 
 #include "channels/channel.h"

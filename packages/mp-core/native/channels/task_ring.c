@@ -9,8 +9,8 @@
  * itself, and a message that was taken back stays in the ring. So closing a ring discards nothing.
  *
  * Note [The GIL and a task ring]
- *   The pool sends and takes with the GIL held, and never waits there; so no signal handler runs
- *   in between. A wait leaves the GIL. A task ring that is closed meanwhile keeps its memory until the
+ *   The pool sends and takes with the GIL held, and never waits there; so no signal handler runs in
+ *   between. A wait leaves the GIL. A task ring that is closed meanwhile keeps its memory until the
  *   wait has ended; its descriptor is closed at once. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -258,8 +258,8 @@ static PyObject *buffer_signer_lives(PyObject *op, PyObject *unused)
     return PyBool_FromLong(mp_lease_owner_lives(block));
 }
 
-/* Whether only this process has the block: then its name is gone from the first word, and C code that
- * finds it gone makes no message of the block any more. The GIL keeps the two in one step. */
+/* Whether only this process has the block: then its name is gone from the first word, and C code
+ * that finds it gone makes no message of the block any more. The GIL keeps the two in one step. */
 int mp_lease_end(const mpshm_block *block)
 {
     if (mpshm_block_others(block) != 0)

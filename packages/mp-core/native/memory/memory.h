@@ -1,5 +1,5 @@
-/* Blocks, and the references that a message carries. mp_core.h documents the functions that are also
- * in its table. */
+/* Blocks, and the references that a message carries. mp_core.h documents the functions that are
+ * also in its table. */
 #ifndef MP_MEMORY_H
 #define MP_MEMORY_H
 #include "mp_core.h"

@@ -18,7 +18,8 @@
  * tracked.
  *
  * A message that goes through a ring is noted in the session while it is this process's, so that it
- * does not outlive a process that is killed (libshm's handle_log.c, Note [A writer that is killed]).
+ * does not outlive a process that is killed (libshm's handle_log.c, Note [A writer that is
+ * killed]).
  *
  * A message goes by value if its receiver cannot share memory or this process was told not to. Its
  * nested messages also go by value. Reducers then leave the array to NumPy. */
@@ -409,8 +410,9 @@ PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags)
     return handle;
 }
 
-/* message_exhausted(): let all that follows in the message that this thread is pickling travel in it:
- * there is no more memory for blocks, and to try for each array would take longer than to send it */
+/* message_exhausted(): let all that follows in the message that this thread is pickling travel in
+ * it: there is no more memory for blocks, and to try for each array would take longer than to send
+ * it */
 PyObject *mp_py_message_exhausted(PyObject *module, PyObject *unused)
 {
     if (current != NULL)

@@ -2,8 +2,8 @@
  *
  * Every other pickle goes to Python's unpickler, even if it starts the same way. The unpickler also
  * says what is wrong with a damaged message. But a handle can be received once: after the first, an
- * error is final here, and the handles that were not received are discarded as by loads(): damage, or
- * a function that this process cannot import.
+ * error is final here, and the handles that were not received are discarded as by loads(): damage,
+ * or a function that this process cannot import.
  *
  * A pickle is a program for a stack and a memo. */
 #include <string.h>
@@ -165,7 +165,8 @@ static int close_marked_tuple(machine *m)
     return close_tuple(m, m->stack.count - first);
 }
 
-/* Give the object what came after the last mark, as an unpickler does: by extend(), or item by item. */
+/* Give the object what came after the last mark, as an unpickler does: by extend(), or item by
+ * item. */
 static int give(PyObject *into, PyObject **items, size_t n, int are_pairs)
 {
     int rc = 0;
@@ -183,8 +184,8 @@ static int give(PyObject *into, PyObject **items, size_t n, int are_pairs)
     return none == NULL ? -1 : 0;
 }
 
-/* Put the objects after the last mark into the list, dict or set before it, or the object that has been
- * made by a call. */
+/* Put the objects after the last mark into the list, dict or set before it, or the object that has
+ * been made by a call. */
 static int close_container(machine *m, mp_reader *from, unsigned char opcode)
 {
     row *stack = &m->stack;
@@ -516,7 +517,8 @@ PyObject *mp_decode(PyObject *data)
         PyObject *object = read_plain(data, 0);
         if (object != NULL || PyErr_Occurred())
             return received(data, object);
-        /* Our own loads would read it once more; before the first message it is still to be set up. */
+        /* Our own loads would read it once more; before the first message it is still to be set
+         * up. */
         is_standard = mp_unpickle == NULL ? 0 : mp_unpickler_is_standard();
         if (is_standard == 1) {
             uint64_t began = mp_timeline_begin();

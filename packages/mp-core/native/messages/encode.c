@@ -15,9 +15,9 @@
  *   PROTO 5 | likewise, with names | STOP
  *
  * Any unpickler reads the pickle. A program that registers a reducer of its own for a type gets its
- * reducer; one that changes ForkingPickler otherwise gets all objects but those of codecs and atoms.
- * One that replaces its loads, perhaps by an unpickler that finds only some names, is given the
- * pickles with names, which the protocol tells before anything is received.
+ * reducer; one that changes ForkingPickler otherwise gets all objects but those of codecs and
+ * atoms. One that replaces its loads, perhaps by an unpickler that finds only some names, is given
+ * the pickles with names, which the protocol tells before anything is received.
  *
  * Note [A survey and a pass that writes]
  *   To begin a message and give up would copy large arrays twice. So a survey walks over the object
@@ -26,11 +26,11 @@
  *   Otherwise one pass copies the bytes of the plan and lets the codecs write their objects in
  *   between.
  *
- *   The survey of an object may execute Python, and to copy an array may release the GIL, so another
- *   thread may change a list, dict or array meanwhile. The pass does not look at containers again.
- *   A codec looks at its object again, and leaves one that has changed to the pickler, as the survey
- *   does with a dict of another size. If a message is not written to its end, its handles are
- *   discarded.
+ *   The survey of an object may execute Python, and to copy an array may release the GIL, so
+ *   another thread may change a list, dict or array meanwhile. The pass does not look at containers
+ *   again. A codec looks at its object again, and leaves one that has changed to the pickler, as
+ *   the survey does with a dict of another size. If a message is not written to its end, its
+ *   handles are discarded.
  *
  *   A container, array, or text of more than 64 bytes gets a number in the pickle's memo, and is
  *   written once; so is a shorter one after the first 64. Two arrays over one block are left to a
@@ -41,8 +41,8 @@
  *
  * Note [Asking ahead]
  *   A survey that gives up has written in vain. So before a long list, and when it has met many
- *   objects, it asks some of the others whether they need a pickler. Without this, a dict of 100 000
- *   numbers and a DataFrame would take twice as long as by a pickler alone. */
+ *   objects, it asks some of the others whether they need a pickler. Without this, a dict of a
+ *   hundred thousand numbers and a DataFrame would take twice as long as by a pickler alone. */
 #include <string.h>
 
 #include "memory/memory.h"
@@ -149,8 +149,8 @@ static inline PyObject *item_of(PyObject *object, int is_tuple, Py_ssize_t i)
     return is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i);
 }
 
-/* The numbers from that item on, of which long lists are mostly made, up to `end`: the item after them,
- * or -1. No code of Python runs meanwhile. */
+/* The numbers from that item on, of which long lists are mostly made, up to `end`: the item after
+ * them, or -1. No code of Python runs meanwhile. */
 static Py_ssize_t put_numbers(mp_writer *to, PyObject *object, int is_tuple, Py_ssize_t i,
                               Py_ssize_t end)
 {
@@ -248,8 +248,8 @@ static int put_repeated(mp_survey *s, uint32_t at)
     return 1;
 }
 
-/* The items of a tuple; or those of a list, with APPENDS and MARK between its parts, so that a reader
- * needs no second list of all of them. */
+/* The items of a tuple; or those of a list, with APPENDS and MARK between its parts, so that a
+ * reader needs no second list of all of them. */
 static int look_at_items(mp_survey *s, PyObject *object, int is_tuple, int depth)
 {
     Py_ssize_t i = 0, end = LONG;
@@ -369,7 +369,8 @@ static int look_at_set(mp_survey *s, PyObject *object, uint32_t at, int depth)
     return rc == 1 && is_frozen ? memoize(s, at) : rc;
 }
 
-/* The first of the codecs of a type, from this one on, that stands for the type's reducer; or NULL. */
+/* The first of the codecs of a type, from this one on, that stands for the type's reducer; or
+ * NULL. */
 static const mp_codec *current_codec(mp_survey *s, const mp_codec *codec)
 {
     while (codec != NULL && codec != s->current && !mp_codec_is_current(codec))
@@ -418,8 +419,8 @@ static const mp_codec *codec_of(mp_survey *s, PyObject *object)
 
 static int needs_pickler(mp_survey *s, PyObject *object, int depth, int *room);
 
-/* Whether one of the first items of a list, tuple or dict, or the last, needs a pickler: many are alike.
- * Python code may run in between. */
+/* Whether one of the first items of a list, tuple or dict, or the last, needs a pickler: many are
+ * alike. Python code may run in between. */
 static int some_need_pickler(mp_survey *s, PyObject *object, int depth, int *room)
 {
     enum { SOME = 16 };
@@ -439,7 +440,8 @@ static int some_need_pickler(mp_survey *s, PyObject *object, int depth, int *roo
     return needs;
 }
 
-/* 1 if the object, or what is in it, certainly needs a pickler; at most `room` objects are asked. */
+/* 1 if the object, or what is in it, certainly needs a pickler; at most `room` objects are
+ * asked. */
 static int needs_pickler(mp_survey *s, PyObject *object, int depth, int *room)
 {
     if (mp_is_atom(object) || depth == 0 || --*room < 0)
@@ -468,7 +470,8 @@ static int message_needs_pickler(mp_survey *s)
     return root == NULL ? 0 : needs_pickler(s, root, DEPTH, &room);
 }
 
-/* 1 if a list has few texts many times, as a column of categories has, which pickle writes faster. */
+/* 1 if a list has few texts many times, as a column of categories has, which pickle writes
+ * faster. */
 static int repeats_texts(PyObject *object)
 {
     enum { SOME = 16 };

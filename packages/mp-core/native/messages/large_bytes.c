@@ -1,13 +1,11 @@
 /* Large bytes: bytes, bytearray and str of 64 KiB and more travel through a block.
  *
- *   sender:    the bytes --copy--> block, with an in-flight reference for one receiver (MPSHM_COPY)
- *   receiver:  block --copy--> an object that owns its memory, as every bytes, bytearray and str
- * does
+ *     sender:    the bytes --copy--> block, with an in-flight reference for one receiver (MPSHM_COPY)
+ *     receiver:  block --copy--> an object with memory of its own, as each bytes, bytearray, str has
  *
  * In a small message (encode.c) their pickle is a call:
  *
- *   mp_core._block, rebuild_bytes | rebuild_bytearray | rebuild_str, STACK_GLOBAL | handle | TUPLE1
- * | REDUCE
+ *     mp_core._block, rebuild_bytes or _bytearray or _str, STACK_GLOBAL | handle | TUPLE1 | REDUCE
  *
  * In all other messages the pickler writes them, and pickle_writer.c puts them into blocks.
  *

@@ -9,7 +9,8 @@
 PyObject *mp_imported(const char *module_name, const char *name);
 /* Make the text, once: 0, or -1 with an exception. */
 int mp_intern(PyObject **name, const char *text);
-/* ForkingPickler and pickle.loads, and the names of the functions of the first. There after a call of the last, which returns 0, or -1 with an exception. */
+/* ForkingPickler and pickle.loads, and the names of the functions of the first. There after a call
+ * of the last, which returns 0, or -1 with an exception. */
 extern PyObject *mp_forking_pickler, *mp_plain_loads, *mp_dumps_name, *mp_loads_name;
 int mp_set_up_pickling(void);
 
@@ -23,8 +24,8 @@ const mp_codec *mp_codec_after(const mp_codec *codec);
  * NULL. */
 PyObject *(*mp_constructor_of(PyObject *object))(PyObject *);
 void mp_register_constructor(PyTypeObject *type, PyObject *(*args_of)(PyObject *object));
-/* Return the reducer that ForkingPickler has for the type, or else copyreg: borrowed, or NULL, perhaps
- * with an exception. */
+/* Return the reducer that ForkingPickler has for the type, or else copyreg: borrowed, or NULL,
+ * perhaps with an exception. */
 PyObject *mp_reducer_of(PyTypeObject *type);
 /* Return 1 if ForkingPickler has the reducer for which the codec stands, otherwise 0. */
 int mp_codec_is_current(const mp_codec *codec);

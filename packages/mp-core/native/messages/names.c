@@ -93,7 +93,8 @@ static PyObject *found_in(PyObject *from, PyObject *name)
     return found;
 }
 
-/* The main module's dict that was looked at last, and what in it says whether it can be imported. */
+/* The main module's dict that was looked at last, and what in it says whether it can be
+ * imported. */
 static PyObject *main_file, *main_spec;
 static const void *main_dict;
 

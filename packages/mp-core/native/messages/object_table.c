@@ -3,17 +3,17 @@
  * Note [Objects beside a pickle]
  *   A message that needs a pickler may have a thousand small arrays, which cost pickle a thousand
  *   times a reduction, a tuple, and three entries in its memo. So from the 17th on the objects of
- *   codecs go into a *table*, and the pickle has their numbers; those that share something do so from
- *   the first on:
+ *   codecs go into a *table*, and the pickle has their numbers; those that share something do so
+ *   from the first on:
  *
  *     pickle of (load_out_of_band, (stream, pickle of a list))
  *                                |
  *                                +-- ... out_of_band(number) ... out_of_band(number) ...
  *
  *   An object is surveyed and written as any other (encode.c), when the pickler meets it: what runs
- *   after that may change it. One that its codec does not take goes to its reducer. The list is read
- *   before the stream, so out_of_band() only looks an object up. An object occurs in it once, since the
- *   pickler's memo finds the second occurrence.
+ *   after that may change it. One that its codec does not take goes to its reducer. The list is
+ *   read before the stream, so out_of_band() only looks an object up. An object occurs in it once,
+ *   since the pickler's memo finds the second occurrence.
  *
  *   The stream belongs to its message: only the pickler of the message writes numbers, and not a
  *   pickler that a reducer makes meanwhile (pickling.py). Reading nests, and each thread has its

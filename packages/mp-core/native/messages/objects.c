@@ -4,10 +4,10 @@
  *   reduced   class or function, by its name | arguments | REDUCE or NEWOBJ | MEMOIZE
  *             | items, APPENDS | keys and values, SETITEMS | state, BUILD
  *
- * An object is plain if a pickler would write it so: its class has no reducer (reducers.py has found
- * none), defines nothing that pickle asks for, and has no memory of its own, as those of C do. The
- * last is found out by one call of __reduce_ex__ for each class; the others, which a program may
- * change at any time, in each message.
+ * An object is plain if a pickler would write it so: its class has no reducer (reducers.py has
+ * found none), defines nothing that pickle asks for, and has no memory of its own, as those of C
+ * do. The last is found out by one call of __reduce_ex__ for each class; the others, which a
+ * program may change at any time, in each message.
  *
  * An object is reduced if the function that a pickler calls for it is of the standard library, and
  * runs no code of the program: times, decimals, paths, members of an Enum, named tuples, deques and
@@ -101,8 +101,9 @@ static int is_none(PyObject *tuple, Py_ssize_t i)
     return i >= PyTuple_Size(tuple) || PyTuple_GetItem(tuple, i) == Py_None;
 }
 
-/* The reducer of the class that the standard library has registered for methods, partial functions and
- * complex numbers, of which it makes a call; NULL for another one, and perhaps with an exception. */
+/* The reducer of the class that the standard library has registered for methods, partial functions
+ * and complex numbers, of which it makes a call; NULL for another one, and perhaps with an
+ * exception. */
 static PyObject *reducer_of_call(PyTypeObject *kind)
 {
     static const char *const names[] = {"_reduce_partial", "_reduce_method",
@@ -122,8 +123,8 @@ static PyObject *reducer_of_call(PyTypeObject *kind)
     return NULL;
 }
 
-/* The reduction, if it is a tuple of a function, its arguments and more; NULL, without an exception if
- * a pickler has to say what is wrong. */
+/* The reduction, if it is a tuple of a function, its arguments and more; NULL, without an exception
+ * if a pickler has to say what is wrong. */
 static PyObject *reduction_of(PyObject *object)
 {
     PyObject *reducer = import_copyreg() < 0 ? NULL : reducer_of_call(Py_TYPE(object));
@@ -139,8 +140,8 @@ static PyObject *reduction_of(PyObject *object)
     return reduction;
 }
 
-/* How an object is written that has all from `object`: its reduction is (copyreg.__newobj__, (class,),
- * its dict, or a pair of that and its slots, or None). */
+/* How an object is written that has all from `object`: its reduction is (copyreg.__newobj__,
+ * (class,), its dict, or a pair of that and its slots, or None). */
 static int way_by_reduction(PyObject *object)
 {
     PyObject *reduction = reduction_of(object);
@@ -205,8 +206,8 @@ static PyObject *get_if_any(PyObject *object, PyObject *name)
     return found;
 }
 
-/* The module of a class or function, or of the class that a method in C is of; NULL, perhaps with an
- * exception. */
+/* The module of a class or function, or of the class that a method in C is of; NULL, perhaps with
+ * an exception. */
 static PyObject *module_of(PyObject *thing)
 {
     int is_in_c = !PyType_Check(thing) && Py_TYPE(thing) != Py_TYPE(make_new);
@@ -226,8 +227,8 @@ static int is_one(PyObject *module, const char *const *names)
     return 0;
 }
 
-/* 1 if a function that pickle calls for objects of the class is the standard library's, and runs no code
- * of the program. */
+/* 1 if a function that pickle calls for objects of the class is the standard library's, and runs no
+ * code of the program. */
 static int is_of_library(PyObject *kind, PyObject *function)
 {
     /* Of the classes of these modules, and of all classes that inherit from those. */
@@ -264,8 +265,8 @@ static int is_of_library(PyObject *kind, PyObject *function)
     return PyErr_Occurred() ? -1 : is;
 }
 
-/* The same of all functions that take part in the pickle of an object of the class: the first that is not
- * object's own, which must be the only one. */
+/* The same of all functions that take part in the pickle of an object of the class: the first that
+ * is not object's own, which must be the only one. */
 static int is_reduced_by_library(PyObject *kind)
 {
     enum { OF_STATE = 2 };
@@ -315,8 +316,8 @@ int mp_way_of(PyObject *object)
     return PyErr_Occurred() ? -1 : way;
 }
 
-/* The list of what an iterator of the reduction gives, or NULL if there is none. Only for classes of
- * `collections`: others may have methods of the program that put the items in. */
+/* The list of what an iterator of the reduction gives, or NULL if there is none. Only for classes
+ * of `collections`: others may have methods of the program that put the items in. */
 static int list_items(PyObject *object, PyObject *reduction, Py_ssize_t i, PyObject **list)
 {
     static const char *const own[] = {"collections", NULL};

@@ -11,7 +11,8 @@ int mp_has_name(PyObject *object);
 /* 1 if the program has not changed how ForkingPickler writes, or reads; -1 with an exception. */
 int mp_pickler_is_standard(void);
 int mp_unpickler_is_standard(void);
-/* Write the name of a function or class: 1; 0 for one that needs a pickler; -1 with an exception. */
+/* Write the name of a function or class: 1; 0 for one that needs a pickler; -1 with an
+ * exception. */
 int mp_put_name(mp_writer *to, PyObject *thing);
 /* The same as bytes, for a function of ours that is written often. 0, or -1 with an exception. */
 int mp_make_global(mp_global *to, PyObject *function);
@@ -25,22 +26,25 @@ int mp_setup_objects(PyObject *module);
 /* How an object is written, see objects.c; -1 with an exception. */
 enum { MP_BY_PICKLER, MP_PLAIN, MP_REDUCED };
 int mp_way_of(PyObject *object);
-/* Return the __dict__ of a plain object; NULL, without an exception for one that needs a pickler. */
+/* Return the __dict__ of a plain object; NULL, without an exception for one that needs a
+ * pickler. */
 PyObject *mp_state_of(PyObject *object);
-/* What a pickler writes of an object: a call, and what the result of the call gets, each NULL if it gets
- * none. The lists are as they were at one moment. */
+/* What a pickler writes of an object: a call, and what the result of the call gets, each NULL if it
+ * gets none. The lists are as they were at one moment. */
 typedef struct {
     PyObject *whole; /* the tuple that holds all but the lists */
     PyObject *function, *args, *state;
     PyObject *items, *pairs; /* for extend(), for obj[key] = value */
     int makes_new;           /* __new__ of the class gets the arguments after the first */
 } mp_reduction;
-/* 1; 0 for one that needs a pickler; -1 with an exception. mp_end_reduction follows in each case. */
+/* 1; 0 for one that needs a pickler; -1 with an exception. mp_end_reduction follows in each
+ * case. */
 int mp_reduce(PyObject *object, mp_reduction *to);
 void mp_end_reduction(mp_reduction *reduction);
 /* Make an object of the class; NULL, perhaps without an exception. */
 PyObject *mp_new_object(PyObject *kind, PyObject *args);
-/* The last class in the message that has no __setstate__; and whether its objects have no __dict__. */
+/* The last class in the message that has no __setstate__; and whether its objects have no
+ * __dict__. */
 typedef struct {
     PyTypeObject *kind;
     int has_no_dict;

@@ -152,8 +152,8 @@ static PyObject *writer_take(PyObject *op, PyObject *unused)
     return NULL;
 }
 
-/* PickleWriter(on_failure): a function called with (errno, number of bytes) of a piece that stays in
- * the stream. A place is (position, bytes of the length, handle) of a piece in a block. */
+/* PickleWriter(on_failure): a function called with (errno, number of bytes) of a piece that stays
+ * in the stream. A place is (position, bytes of the length, handle) of a piece in a block. */
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     PyObject *on_failure;

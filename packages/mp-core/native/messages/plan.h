@@ -38,7 +38,8 @@ void mp_end_plan(mp_plan *plan);
 /* Return a new entry, which belongs at the end of the plan's bytes; NULL with an exception. The
  * plan has to hold the object already. */
 mp_entry *mp_plan_entry(mp_plan *plan, PyObject *object, const mp_codec *codec);
-/* Take the last entry back. */
+/* Take the last entry back, with its place and what it holds; its pack, what it shares and its
+ * bytes stay. */
 void mp_plan_drop_entry(mp_plan *plan);
 /* Find room in a pack for the entry: 1, or -1 with an exception. A pack has `room` bytes, or with 0
  * as many as are found before it is written. */
@@ -106,16 +107,16 @@ typedef struct {
 
 void mp_begin_survey(mp_survey *s, int may_share);
 /* Survey one more object, which occurs once, and write it at once, at the end of the plan's bytes:
- * 1; 0 for one that needs its reducer, and nothing has changed; -1 with an exception. It may ask only
- * the codecs whose objects are always beside a pickle. */
-int mp_write_one(mp_survey *s, PyObject *object, int only_beside);
+ * 1; 0 for one that needs its reducer, and nothing has changed; -1 with an exception. With
+ * `only_out_of_band` it asks only the codecs whose objects are always out of band. */
+int mp_write_one(mp_survey *s, PyObject *object, int only_out_of_band);
 
 /* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
  * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
  * alone would make. */
 PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles);
-/* Return the Message that ForkingPickler.dumps makes of an object; without a survey of its own if one
- * has found that a pickler is needed. */
+/* Return the Message that ForkingPickler.dumps makes of an object; without a survey of its own if
+ * one has found that a pickler is needed. */
 PyObject *mp_forking_pickle(PyObject *object, int by_value, int is_surveyed);
 
 #endif

@@ -1,8 +1,9 @@
-/* ReducerTable: the dispatch table of a message's pickler, which knows the classes without a reducer.
+/* ReducerTable: the dispatch table of a message's pickler, which knows the classes without a
+ * reducer.
  *
- * A pickler asks its table for the class of each object. A dict answers that it has none in 20 ns; a
- * subclass with a `__missing__` in Python takes 700, and most classes have no reducer. So the ids of
- * those that were looked for in vain (reducers.py) are looked up here. */
+ * A pickler asks its table for the class of each object. A dict answers that it has none in 20 ns;
+ * a subclass with a `__missing__` in Python takes 700, and most classes have no reducer. So the ids
+ * of those that were looked for in vain (reducers.py) are looked up here. */
 #include "messages/messages.h"
 
 static PyObject *without, *missing;
@@ -49,8 +50,8 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
-/* setup_reducer_table({id of a class: weak reference}, missing): missing(table, class) is called for
- * all that are in neither table */
+/* setup_reducer_table({id of a class: weak reference}, missing): missing(table, class) is called
+ * for all that are in neither table */
 PyObject *mp_py_setup_reducer_table(PyObject *module, PyObject *args)
 {
     PyObject *ids, *function;

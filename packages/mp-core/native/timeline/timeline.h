@@ -57,7 +57,7 @@ void mp_timeline_span(uint64_t began, uint64_t least, int kind, int flags, uint6
 /* The same for a copy into a block, from `from`: that and a sample of the bytes tell a later copy
  * of the same. */
 void mp_timeline_copied(uint64_t began, const void *from, const void *copy, uint64_t nbytes);
-/* The same for a message: its ring and number, both 0 if none came or went, and its bytes. */
+/* The same for a message: its ring, its number, 0 if none came or went, and its bytes. */
 void mp_timeline_message(uint64_t began, int kind, int waited, uint64_t ring, uint64_t number,
                          uint64_t nbytes);
 /* The same for a task or a result, when it came or went. */

@@ -219,7 +219,7 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
     def cancel(self, running: bool = False) -> bool:
         """
         Cancel the tasks that no worker has begun; with *running*, kill the workers of the others. `get` raises
-        ``concurrent.futures.CancelledError``. Return False if all have their results.
+        ``concurrent.futures.CancelledError``. Return False if all have their results, or will be cancelled in a moment.
         """
         self._scheduler.check_cancel(running)
         self._is_cancelled = self._is_cancelled or (self._number_left > 0 and self._scheduler.is_own())

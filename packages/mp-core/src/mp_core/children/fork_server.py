@@ -72,12 +72,12 @@ def install() -> None:
 
 
 def start_without_libraries() -> None:
-    """Start the fork server, if none runs, without NumPy and the main module."""
+    """Start the fork server, if none runs, without NumPy and the main module: children set counts of threads first."""
     from multiprocessing import forkserver
 
     global _with_libraries
-    before, _with_libraries = _with_libraries, False
+    _with_libraries = False
     try:
         forkserver.ensure_running()
     finally:
-        _with_libraries = before
+        _with_libraries = True  # not what it was before: another thread may be in here

@@ -88,7 +88,10 @@ class Recorder:
         came: tuple[int, int] = (0, 0),
         went: tuple[int, int] = (0, 0),
     ) -> None:
-        """Record a task that a worker has done, and the bytes in blocks, shared and copied, that came and went."""
+        """
+        Record a task that a worker has done, under `called` or else *name*: the bytes *given* and *returned* in
+        messages, and those in blocks, shared and copied, that came and went. `called` is empty afterwards.
+        """
         flags = kinds.FAILED if failed else 0
         for direction, blocks in ((0, came), (kinds.INTO, went)):
             if any(blocks):

@@ -56,7 +56,7 @@ def _registration(module: str) -> Callable[[], None]:
 
 def register(*kinds: str) -> tuple[str, ...]:
     """
-    Send the arrays of these libraries by handle.
+    Send the arrays of these libraries by handle. Where a library has a reducer of its own, ours takes its place there.
 
     Parameters
     ----------

@@ -162,7 +162,7 @@ class Wire:
         self._read += 1
 
     def _tampered(self) -> TamperedError:
-        # Nothing more is read: what follows could be anything. The other direction stays, to say why.
+        """Read no more: what follows could be anything. Return the error; the other direction stays, to tell it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
         return TamperedError(

@@ -16,7 +16,7 @@ from mp_core.sharing import backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     from mp_core.memory.mapped_buffers import Spans
 
@@ -44,7 +44,6 @@ class _Held:
         self.block = block  # with the buffers; kept while its memory is used
         self.file, self.offset = -1, 0  # the memory of the block, and where it begins there
         self.own = own  # the objects that this worker was sent for itself
-        self.error: Exception | None = None
         # A function that is kept, and what sets the globals that it was sent with.
         self.function: Callable[..., Any] | None = None
         self.set_globals: Callable[[], None] | None = None
@@ -54,7 +53,7 @@ _held: dict[int, _Held] = {}
 
 
 def hold(number: int, payload: Any) -> None:
-    """Keep the function *number*; an error of receiving it becomes the error of each task that refers to it."""
+    """Keep the pickle of function *number*, and open its buffers; an error becomes that of each of its tasks."""
     held = _held[number] = _Held()
     try:
         held.data, held.spans, held.block, held.own, kept = ForkingPickler.loads(payload)
@@ -68,7 +67,17 @@ def hold(number: int, payload: Any) -> None:
                 raise OSError(-opened, f"the memory of a function cannot be opened: {os.strerror(-opened)}")
             held.file, held.offset = opened
     except Exception as error:
-        held.error = error
+        held.function = raising(error)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return a function that raises the error, each time with the stack of now and no more."""
+    stack = error.__traceback__
+
+    def fail(*args: Any, **kwargs: Any) -> NoReturn:
+        raise error.with_traceback(stack)
+
+    return fail
 
 
 def forget(number: int) -> None:
@@ -81,11 +90,9 @@ def forget(number: int) -> None:
 def referred(number: int) -> Callable[..., Any]:
     """Return the function *number*, for one task."""
     held = _held[number]
-    if held.error is not None:
-        raise held.error
     if held.function is not None:
-        assert held.set_globals is not None
-        held.set_globals()
+        if held.set_globals is not None:
+            held.set_globals()
         return held.function
     data, buffers = held.data, []
     if held.spans:

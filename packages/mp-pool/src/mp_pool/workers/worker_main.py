@@ -20,7 +20,7 @@ from mp_pool.workers.task_rings import WorkerEnds  # a worker receives one: the 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 PLACE = 1 << 16  # bytes for the stacks of each worker, in a file that has no pages before something is written
 
@@ -312,12 +312,7 @@ def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:
     try:
         function: Callable[..., Any] = pickle.loads(data)
     except caught as error:
-        reason = error
-
-        def fail(*args: Any) -> NoReturn:
-            raise reason
-
-        return fail
+        return function_cache.raising(error)
     return function
 
 

@@ -86,15 +86,15 @@ class Supervisor:
         with self.events() as events:
             changed = self._poll(events, 0.0, late=True) or self.ranks
             while True:
-                if self._failed_for_good(events, changed) or all_ended(self.ranks):
+                if self._restart_failed(events, changed) or all_ended(self.ranks):
                     return True
                 left = None if deadline is None else deadline - time.monotonic()
                 changed = self._poll(events, left)
                 if not changed and left is not None and left <= 0:
                     return False
 
-    def _failed_for_good(self, events: Events, changed: list[Rank]) -> bool:
-        """Start those of *changed* again that have failed and may be; return True if one may not."""
+    def _restart_failed(self, events: Events, changed: list[Rank]) -> bool:
+        """Start those of *changed* again that have failed, or all ranks with one; return True if one may not be."""
         for rank in changed:
             failure = self.failure(rank)
             if failure is None:

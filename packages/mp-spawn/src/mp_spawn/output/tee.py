@@ -13,12 +13,12 @@ class Tee(Prefix):
     """
     Prefixed lines, and a folder with ``rank-0.out``, ``rank-0.err``, …; a restarted rank appends.
 
-    *streams* says which of them; a folder alone stands for all, in both places.
+    *streams* says which of them.
     """
 
-    def __init__(self, streams: Streams | str | os.PathLike[str]) -> None:
+    def __init__(self, streams: Streams) -> None:
         super().__init__()
-        self._streams = streams if isinstance(streams, Streams) else Streams(os.fspath(streams))
+        self._streams = streams
         self._files = Files(self._streams.folder) if self._streams.folder else None
         self._numbers: dict[tuple[int, str], int] = {}
 

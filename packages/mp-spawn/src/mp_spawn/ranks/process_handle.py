@@ -262,6 +262,7 @@ class LockedPopen:
         return self._read()
 
     def _wait_for_end(self) -> None:
+        """Wait without a limit for the end of a forked child; its status is left for `_read`."""
         if not hasattr(os, "waitid"):  # macOS before Python 3.13
             while self._read() is None:
                 time.sleep(POLL_EVERY_S)
