@@ -8,6 +8,7 @@ the consumer what became of each; each process that is not killed must exit with
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -104,7 +105,8 @@ def one_fault(fault: str, seed: int) -> Counter[str]:
         time.sleep(rng.random() * 0.012)
         for name in KILLED[fault]:
             for pid in managers(os.environ["MPSHM_RUNTIME_DIR"]) if name == "manager" else [actors[name].pid]:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended, and the next `start` has reaped it
+                    os.kill(pid, signal.SIGKILL)
     said = listen(reports, fault, seed)
     for name, process in actors.items():
         process.join(DEADLINE)

@@ -64,8 +64,8 @@ def test_a_lock_passes_on_when_the_worker_that_holds_it_is_killed(
                 workers = [worker for worker in list(pool.pool._scheduler.dispatcher.workers) if worker.ready]
                 if workers:
                     worker = chance.choice(workers)
+                    killed.add(worker.pid)  # before: its task may fail at once
                     worker.signal(signal.SIGKILL)
-                    killed.add(worker.pid)
                     done += 1
                 over.wait(chance.uniform(0.0, 0.03))
 

@@ -179,13 +179,15 @@ def test_after_its_end_children_log_by_themselves(collected: Collected) -> None:
 
 
 ORPHAN = """
-    import logging, os, signal, sys, threading, time
+    import logging, os, select, signal, sys, threading, time
     import mp_all as mp
 
     def log(parent, stop):
+        end = os.pidfd_open(parent)
         logging.warning("first")
-        while os.getppid() == parent:
-            time.sleep(0.01)
+        # Its children have another parent as soon as all its threads are ending, which may be before the last of them
+        # has closed the descriptors.
+        select.select([end], [], [])
         for number in range(2000):  # more than a socket holds
             logging.warning("orphan %d %s", number, "x" * 1000)
         open(stop, "w").close()
