@@ -2,6 +2,8 @@
 #ifndef MPSHM_CHANNEL_H
 #define MPSHM_CHANNEL_H
 
+#include <poll.h>
+
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/spin.h"
@@ -100,7 +102,14 @@ int mpshm__wait_for_place(mpshm_channel *end, int fd, uint64_t deadline,
 /* ---- waiting.c ---- */
 
 /* How often a sleeper looks for what no wake-up tells. */
-enum { MPSHM__LOOK_NS = 250 * 1000000 };
+enum { MPSHM__FIRST_LOOK_NS = 1000000, MPSHM__LOOK_NS = 250 * 1000000 };
+/* Spin for what is awaited, so many times as long as is usual, but not beyond the deadline: 1 when
+ * it is there, 0, or what end_wait returned. */
+int mpshm__spin_for(struct mpshm__spin *spin, const struct mpshm__awaited *awaited, unsigned times,
+                    uint64_t deadline, const mpshm_waiter *waiter);
+/* Sleep for so long, UINT64_MAX for ever: how many descriptors are ready; -EINTR after a signal, or
+ * what end_wait returned. */
+int mpshm__poll(struct pollfd *polled, int count, uint64_t ns, const mpshm_waiter *waiter);
 /* Sleep while the flag is 1. The sleeper has set it, and whoever clears it wakes. */
 int mpshm__sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter);
 

@@ -244,19 +244,6 @@ static int has_moved(void *of, uint64_t head)
     return atomic_load_explicit(&((struct mpshm__ring *)of)->head, memory_order_seq_cst) != head;
 }
 
-static int spin(mpshm_channel *end, uint64_t head, uint64_t deadline, const mpshm_waiter *waiter)
-{
-    struct mpshm__ring *ring = end->out.ring;
-    struct mpshm__awaited awaited = {has_moved, ring, head, &ring->reader_cpu};
-    uint64_t most = mpshm__remaining(deadline, mpshm__spin_length(&end->for_place, &awaited));
-
-    if (most == 0)
-        return 0;
-    waiter->begin_wait(waiter->self);
-    mpshm__spin(&end->for_place, &awaited, most);
-    return waiter->end_wait(waiter->self);
-}
-
 /* Positive if there is a place, after a look for the dead if the queue seems to be full; 0 if there
  * is none, or a stopped process has the lock; or -errno. */
 static int64_t find_place(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
@@ -291,7 +278,8 @@ int mpshm__wait_for_place(mpshm_channel *end, int fd, uint64_t deadline, const m
         uint64_t ns = mpshm__remaining(deadline, MPSHM__LOOK_NS);
         if (ns == 0)
             return -ENOSPC;
-        rc = round == 0 ? spin(end, head, deadline, waiter)
+        struct mpshm__awaited moved = {has_moved, ring, head, &ring->reader_cpu};
+        rc = round == 0 ? mpshm__spin_for(&end->for_place, &moved, 1, deadline, waiter)
                         : mpshm__sleep_on_flag(&ring->place_wanted, ns, waiter);
         if (rc < 0)
             return rc;

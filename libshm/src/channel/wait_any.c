@@ -3,13 +3,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
-#include "base/failed_call.h"
 #include "channel/channel.h"
 
-enum { FEW = 32, FIRST_LOOK_NS = 1000000 };
+enum { FEW = 32 };
 
 /* Mark the channels that have a record: how many. */
 static int mark_ready(mpshm_awaited_channel *channels, int n)
@@ -53,22 +51,6 @@ static int arm(mpshm_awaited_channel *channels, int n, const struct pollfd *poll
     return rc;
 }
 
-/* How many descriptors are ready; -EINTR after a signal, or what end_wait returned. */
-static int sleep_on(struct pollfd *polled, int count, uint64_t ns, const mpshm_waiter *waiter)
-{
-    struct timespec until = {.tv_sec = (time_t)(ns / 1000000000),
-                             .tv_nsec = (long)(ns % 1000000000)};
-
-    waiter->begin_wait(waiter->self);
-    int rc = ppoll(polled, (nfds_t)count, ns == UINT64_MAX ? NULL : &until, NULL);
-    int err = errno, given_up = waiter->end_wait(waiter->self);
-
-    if (given_up < 0 || rc >= 0)
-        return given_up < 0 ? given_up : rc;
-    errno = err; /* end_wait may have changed it */
-    return err == EINTR ? -EINTR : mpshm__failed("ppoll");
-}
-
 /* After a sleep: what is ready. */
 static int look(mpshm_awaited_channel *channels, int n, const struct pollfd *polled, int m,
                 unsigned char *readable)
@@ -100,7 +82,7 @@ static const _Atomic uint32_t *cpu_of_writers(const mpshm_awaited_channel *chann
     return &channels[0].end->in.ring->writer_cpu;
 }
 
-/* Look for a while, that many times as long as a wait would: what end_wait returned. */
+/* Look for a while, that many times as long as a wait would: positive, 0, or what end_wait returned. */
 static int spin(mpshm_awaited_channel *channels, int n, unsigned times, uint64_t deadline,
                 const mpshm_waiter *waiter)
 {
@@ -108,14 +90,8 @@ static int spin(mpshm_awaited_channel *channels, int n, unsigned times, uint64_t
                                      .of = channels,
                                      .value = (uint64_t)n,
                                      .cpu = cpu_of_writers(channels, n)};
-    struct mpshm__spin *spin = &channels[0].end->for_record;
-    uint64_t most = mpshm__remaining(deadline, times * mpshm__spin_length(spin, &awaited));
 
-    if (most == 0)
-        return 0;
-    waiter->begin_wait(waiter->self);
-    mpshm__spin(spin, &awaited, most);
-    return waiter->end_wait(waiter->self);
+    return mpshm__spin_for(&channels[0].end->for_record, &awaited, times, deadline, waiter);
 }
 
 /* Spin, then sleep: how many are ready; 0 at the deadline or after a signal; or what end_wait
@@ -132,15 +108,15 @@ static int spin_then_poll(struct pollfd *polled, mpshm_awaited_channel *channels
         polled[n + i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
     for (int idle = 0; rc >= 0; idle++) {
         uint64_t ns = mpshm__remaining(deadline, UINT64_MAX);
-        if (arm(channels, n, polled) < 0 && ns > FIRST_LOOK_NS)
-            ns = FIRST_LOOK_NS;
+        if (arm(channels, n, polled) < 0 && ns > MPSHM__FIRST_LOOK_NS)
+            ns = MPSHM__FIRST_LOOK_NS;
         int found = mark_ready(channels, n);
         if (found > 0)
             return found;
         /* A byte of the program, or of a writer that is stopped, must not make this a busy loop. */
         if (idle >= 16 && ns > 0)
             mpshm__sleep_ms(1);
-        rc = sleep_on(polled, n + m, ns, waiter);
+        rc = mpshm__poll(polled, n + m, ns, waiter);
         if (rc >= 0 && ((found = look(channels, n, polled, m, readable)) > 0 ||
                         mpshm__remaining(deadline, 1) == 0))
             return found;

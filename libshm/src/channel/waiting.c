@@ -20,7 +20,7 @@
 #include "platform/linux/futex.h"
 #include "platform/platform.h"
 
-enum { PART_NS = 20000000, FIRST_LOOK_NS = 1000000 };
+enum { PART_NS = 20000000 };
 
 static int has_record(void *ring, uint64_t unused)
 {
@@ -42,31 +42,44 @@ mpshm_waiter mpshm__without_handlers(const mpshm_waiter *waiter)
     return made;
 }
 
-/* Sleep until the descriptor is readable: 1, 0 when the pipe has hung up, -EAGAIN at the deadline.
- */
+int mpshm__spin_for(struct mpshm__spin *spin, const struct mpshm__awaited *awaited, unsigned times,
+                    uint64_t deadline, const mpshm_waiter *waiter)
+{
+    uint64_t length = mpshm__spin_length(spin, awaited);
+    uint64_t most = length == 0 ? 0 : mpshm__remaining(deadline, times * length);
+
+    if (most == 0)
+        return 0;
+    waiter->begin_wait(waiter->self);
+    int found = mpshm__spin(spin, awaited, most);
+    int rc = waiter->end_wait(waiter->self);
+    return rc < 0 ? rc : found;
+}
+
+int mpshm__poll(struct pollfd *polled, int count, uint64_t ns, const mpshm_waiter *waiter)
+{
+    struct timespec until = {.tv_sec = (time_t)(ns / 1000000000),
+                             .tv_nsec = (long)(ns % 1000000000)};
+
+    waiter->begin_wait(waiter->self);
+    int rc = ppoll(polled, (nfds_t)count, ns == UINT64_MAX ? NULL : &until, NULL);
+    int err = errno, given_up = waiter->end_wait(waiter->self);
+
+    if (given_up < 0 || rc >= 0)
+        return given_up < 0 ? given_up : rc;
+    errno = err; /* end_wait may have changed it */
+    return err == EINTR ? -EINTR : mpshm__failed("ppoll");
+}
+
+/* Sleep until the descriptor is readable, or a signal: 1, 0 when the pipe has hung up, -EAGAIN at
+ * the deadline. */
 static int sleep_on(int fd, uint64_t deadline, const mpshm_waiter *waiter)
 {
     struct pollfd poll_for = {.fd = fd, .events = POLLIN | POLLRDHUP};
-    struct timespec until, *timeout = NULL;
-    int n, rc = 0;
+    int n = mpshm__poll(&poll_for, 1, mpshm__remaining(deadline, UINT64_MAX), waiter);
 
-    if (deadline != MPSHM__FOREVER) {
-        uint64_t ns = mpshm__remaining(deadline, UINT64_MAX);
-        until = (struct timespec){.tv_sec = (time_t)(ns / 1000000000),
-                                  .tv_nsec = (long)(ns % 1000000000)};
-        timeout = &until;
-    }
-    waiter->begin_wait(waiter->self);
-    n = ppoll(&poll_for, 1, timeout, NULL);
-    int err = errno;
-    rc = waiter->end_wait(waiter->self);
-    if (rc < 0)
-        return rc;
-    errno = err;
-    if (n < 0)
-        return err == EINTR ? 1 : mpshm__failed("ppoll");
-    if (n == 0)
-        return -EAGAIN;
+    if (n <= 0)
+        return n == 0 ? -EAGAIN : n == -EINTR ? 1 : n;
     if (poll_for.revents & POLLNVAL)
         return -EBADF;
     return poll_for.revents & (POLLHUP | POLLERR | POLLRDHUP) ? 0 : 1;
@@ -76,20 +89,14 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
                            const mpshm_waiter *waiter)
 {
     struct mpshm__ring *ring = end->in.ring;
-    int rc;
 
     if (mpshm__ring_has_record(&end->in))
         return 1;
     struct mpshm__awaited record = {.has = has_record, .of = ring, .cpu = &ring->writer_cpu};
-    uint64_t most = mpshm__spin_length(&end->for_record, &record);
-    if (most > 0 && mpshm__remaining(deadline, 1) > 0) {
-        waiter->begin_wait(waiter->self);
-        int found = mpshm__spin(&end->for_record, &record, mpshm__remaining(deadline, most));
-        rc = waiter->end_wait(waiter->self);
-        if (found || rc < 0)
-            return rc < 0 ? rc : 1;
-    }
-    uint64_t look = FIRST_LOOK_NS;
+    int rc = mpshm__spin_for(&end->for_record, &record, 1, deadline, waiter);
+    if (rc != 0)
+        return rc;
+    uint64_t look = MPSHM__FIRST_LOOK_NS;
     int woken = 1;
     for (int idle = 0;; idle++) {
         /* A reader keeps the lock while the parts of a large message pass: look in between. */
@@ -178,21 +185,16 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
         return 0;
     struct mpshm__awaited room = {
         .has = has_room, .of = ring, .value = need, .cpu = &ring->reader_cpu};
-    uint64_t most = mpshm__spin_length(&end->for_room, &room);
-    if (most > 0) {
-        waiter->begin_wait(waiter->self);
-        int found = mpshm__spin(&end->for_room, &room, most);
-        int rc = waiter->end_wait(waiter->self);
-        if (found || rc < 0)
-            return rc;
-    }
+    int rc = mpshm__spin_for(&end->for_room, &room, 1, MPSHM__FOREVER, waiter);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
     for (;;) {
         uint64_t ns = mpshm__remaining(deadline, MPSHM__LOOK_NS);
         if (ns > 0)
             atomic_store(&ring->room_wanted, 1);
         if (mpshm__ring_room(ring) >= (int64_t)need)
             return 0;
-        int rc = mpshm__channel_has_reader(fd);
+        rc = mpshm__channel_has_reader(fd);
         if (rc < 0)
             return rc;
         if (ns == 0)

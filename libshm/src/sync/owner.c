@@ -7,10 +7,14 @@
 #include "session/process_slot.h"
 #include "sync/owner.h"
 
+static uint32_t slot_of(uint32_t owner)
+{
+    return owner & ((1u << MPSHM__OWNER_SHIFT) - 1);
+}
+
 static int has_changed(const struct mpshm__session *session, uint32_t owner)
 {
-    const struct mpshm__slot *slot =
-        &session->control->slots[owner & ((1u << MPSHM__OWNER_SHIFT) - 1)];
+    const struct mpshm__slot *slot = &session->control->slots[slot_of(owner)];
 
     return atomic_load(&slot->state) == MPSHM__SLOT_FREE ||
            atomic_load(&slot->incarnation) != owner >> MPSHM__OWNER_SHIFT;
@@ -24,29 +28,31 @@ static int is_dead(struct mpshm__session *session, uint32_t owner)
     if (fd < 0) /* the program has closed it */
         fd = opened = mpshm__control_lock(mpshm__control_open_again(session));
     if (fd >= 0) /* and another process may have got its slot, and the lock, by now */
-        dead = !mpshm__slot_lives(session->control, fd,
-                                  (int)(owner & ((1u << MPSHM__OWNER_SHIFT) - 1))) ||
+        dead = !mpshm__slot_lives(session->control, fd, (int)slot_of(owner)) ||
                has_changed(session, owner);
     if (opened >= 0)
         close(opened);
     return dead;
 }
 
-int mpshm__owner_is_dead(struct mpshm__session *session, uint32_t owner)
+/* Whether the owner has ended: 1, 0, or -EAGAIN where the flags forbid to wait for the process lock. */
+static int has_ended(struct mpshm__session *session, uint32_t owner, int flags)
 {
-    int dead;
-
-    owner &= ~MPSHM__WAITERS;
     if (owner >> MPSHM__OWNER_SHIFT == 0 || owner == mpshm__me(session))
         return 0;
     if (has_changed(session, owner))
         return 1;
-    /* A thread that waits here may have the interpreter's lock, so it must not wait for ours. */
-    if (!mpshm__try_lock())
-        return 0;
-    dead = is_dead(session, owner);
+    if (!mpshm__lock_by_flags(flags))
+        return -EAGAIN;
+    int dead = is_dead(session, owner);
     mpshm__unlock();
     return dead;
+}
+
+int mpshm__owner_is_dead(struct mpshm__session *session, uint32_t owner)
+{
+    /* A thread that waits here may have the interpreter's lock, so it must not wait for ours. */
+    return has_ended(session, owner & ~MPSHM__WAITERS, MPSHM_NOWAIT) > 0;
 }
 
 uint32_t mpshm_own_word(const mpshm_block *block)
@@ -56,16 +62,7 @@ uint32_t mpshm_own_word(const mpshm_block *block)
 
 int mpshm_word_lives(const mpshm_block *block, uint32_t word, int flags)
 {
-    struct mpshm__session *session = mpshm__session_of(block);
-    int dead;
+    int ended = has_ended(mpshm__session_of(block), word, flags);
 
-    if (word >> MPSHM__OWNER_SHIFT == 0 || word == mpshm__me(session))
-        return 1;
-    if (has_changed(session, word))
-        return 0;
-    if (!mpshm__lock_by_flags(flags))
-        return -EAGAIN;
-    dead = is_dead(session, word);
-    mpshm__unlock();
-    return !dead;
+    return ended < 0 ? ended : !ended;
 }
