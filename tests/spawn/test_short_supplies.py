@@ -15,6 +15,7 @@ from support.scripts import NO_DESCRIPTORS, run_script
 
 from mp_core.memory import mapped_buffers
 from mp_spawn.output import destinations as output
+from mp_spawn.output.streams import Streams
 from mp_spawn.output.tee import Tee
 from mp_spawn.ranks import rank
 
@@ -56,10 +57,10 @@ def test_a_file_of_memory_that_cannot_be_written_is_closed(monkeypatch: pytest.M
     assert descriptors() == before
 
 
-@pytest.mark.parametrize("kind", [output.Files, Tee])
-def test_the_files_of_a_rank_that_could_not_be_opened_are_closed(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [output.Files, lambda folder: Tee(Streams(folder))], ids=["Files", "Tee"])
+def test_the_files_of_a_rank_that_could_not_be_opened_are_closed(make: Any, tmp_path: Path) -> None:
     before = descriptors()
-    files = kind(tmp_path)
+    files = make(tmp_path)
     with descriptors_left(1), pytest.raises(OSError):
         files.ends_for(0, 0)
     files.finish()
