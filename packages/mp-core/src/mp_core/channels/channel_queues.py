@@ -39,6 +39,7 @@ from collections.abc import Coroutine
 from multiprocessing import process, queues, synchronize, util
 from queue import Empty, Full
 
+from mp_core.children.inheritance import assert_travels
 from mp_core.sharing import backend
 from mp_core.sharing.backend import recorders
 from mp_core.system import imports, settings
@@ -122,7 +123,7 @@ class SimpleQueue(_RingLocks, queues.SimpleQueue):  # type: ignore[type-arg]
         self.__setstate__(ends)
 
     def __getstate__(self) -> Any:
-        imports.load("mp_core.locks.sync").assert_travels(self)
+        assert_travels(self)
         return self._reader, self._writer
 
     def __setstate__(self, ends: Any) -> None:
@@ -163,7 +164,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         util.register_after_fork(self, _Base._after_fork)
 
     def __getstate__(self) -> Any:
-        imports.load("mp_core.locks.sync").assert_travels(self)
+        assert_travels(self)
         return self._ignore_epipe, self._maxsize, self._reader, self._writer, self._opid
 
     def __setstate__(self, state: Any) -> None:

@@ -48,6 +48,14 @@ _taken_over = False
 # ---- the parent ------------------------------------------------------------------------------------------------------
 
 
+def assert_travels(thing: Any) -> None:
+    """
+    Raise `RuntimeError` unless *thing* is pickled for a child that is being started, or in a message that may share.
+    """
+    if not backend.shares_now():
+        context.assert_spawning(thing)
+
+
 def with_state(rebuild: Callable[..., Any], args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """
     Return the reduction of a connection as `rebuild_connection`, with the state of this process if it starts a child.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from multiprocessing import heap, sharedctypes
 
-from mp_core.locks.sync import assert_travels, handle_of, receive
+from mp_core.children.inheritance import assert_travels
+from mp_core.locks.sync import handle_of, receive
 from mp_core.memory.block import Block, allocate
 from mp_core.sharing import backend
 

@@ -11,6 +11,7 @@ import math
 import warnings
 from multiprocessing import context
 
+from mp_core.children.inheritance import assert_travels
 from mp_core.memory.block import Block, reason
 from mp_core.sharing import backend, strategy
 from mp_core.sharing.backend import ffi, lib, rebuild_block, sync_handle
@@ -39,14 +40,6 @@ def create(kind: int, value: int = 0, most: int = 1) -> Block | None:
             SharedMemoryWarning,
         )
     return NOT_SHARED
-
-
-def assert_travels(thing: Any) -> None:
-    """
-    Raise `RuntimeError` unless *thing* is pickled for a child that is being started, or in a message that may share.
-    """
-    if not backend.shares_now():
-        context.assert_spawning(thing)
 
 
 def handle_of(thing: Any, block: Block) -> bytes:
