@@ -99,6 +99,11 @@ class Dispatcher:
             self.zygote = Zygote(self._make, self._settings, self.death.fd, self.stacks.fd)
             self.zygote.start()
 
+    def end_zygote(self) -> None:
+        """Kill the zygote, so that it ends while the workers do, unless one is its child. No worker starts any more."""
+        if self.zygote is not None:
+            self.zygote.kill_if_childless()
+
     def start_worker(self, first: bool = False) -> None:
         """Start one more worker, the *first* ones from this thread; raise any exception of starting a process."""
         assert self.death is not None

@@ -407,8 +407,7 @@ class Scheduler(Workers):
             return False
         self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
         self.state = TERMINATED
-        if self.dispatcher.zygote is not None:
-            self.dispatcher.zygote.kill_if_childless()
+        self.dispatcher.end_zygote()
         self.wake()
         return True
 
@@ -581,9 +580,11 @@ class Scheduler(Workers):
         self._do_asked()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
-            for worker in dispatcher.workers:
-                if not worker.told_to_end:
-                    worker.tell_to_end()
+            working = [worker for worker in dispatcher.workers if not worker.told_to_end]
+            for worker in working:
+                worker.tell_to_end()
+            if working:
+                dispatcher.end_zygote()
             dispatcher.free.clear()
             self._watch()
             return bool(dispatcher.workers or self._leaving)
@@ -596,9 +597,7 @@ class Scheduler(Workers):
     def _end(self) -> None:
         """End all workers, release the resources of undelivered messages, and fail the unfinished tasks."""
         workers = [*self.dispatcher.workers, *self._leaving]
-        zygote = self.dispatcher.zygote
-        if zygote is not None:
-            zygote.kill_if_childless()
+        self.dispatcher.end_zygote()
         end_workers(workers, lambda: self._at_once, self.dispatcher.death)
         # From here on `submit` fails its task itself.
         try:
@@ -624,7 +623,7 @@ class Scheduler(Workers):
             for descriptor in self._waker:
                 descriptor.close()
             self.dispatcher.stacks.close()
-            for each in (zygote, *self.dispatcher.former_zygotes):
+            for each in (self.dispatcher.zygote, *self.dispatcher.former_zygotes):
                 if each is not None:
                     each.close()
             if self.dispatcher.death is not None:
