@@ -52,6 +52,22 @@ static void a_dead_waiter_swallows_no_notification(int strategy)
     mpshm_block_release(&condition);
 }
 
+static void a_notification_of_all_reaches_the_living_and_no_later_one(int strategy)
+{
+    mpshm_block condition = make(strategy, MPSHM_CONDITION, 0, 1);
+    pid_t dead = waiter(&condition), alive = waiter(&condition);
+
+    kill_and_reap(dead);
+    CHECK_EQ(mpshm_condition_notify(&condition, UINT32_MAX, 0), 2);
+    CHECK_EQ(reap(alive), 0);
+    int place = mpshm_condition_enter(&condition, 0);
+    CHECK_EQ(mpshm_condition_wait(&condition, place, 250 * MS), -ETIMEDOUT);
+    pid_t late = waiter(&condition);
+    CHECK_EQ(mpshm_condition_notify(&condition, 1, 0), 1);
+    CHECK_EQ(reap(late), 0);
+    mpshm_block_release(&condition);
+}
+
 static void a_notification_of_a_waiter_that_dies_with_it_is_passed_on(int strategy)
 {
     mpshm_block condition = make(strategy, MPSHM_CONDITION, 0, 1);
@@ -210,6 +226,28 @@ static void a_dead_party_breaks_a_barrier(int strategy)
     mpshm_block_release(&barrier);
 }
 
+/* Each of many waiters asks for a share of the others: all that live, few or many, hear of the dead. */
+static void many_parties_find_the_dead_together(int strategy)
+{
+    enum { WAITING = 39, STEP = 7 }; /* which have no common factor */
+    static const int KILLED[] = {1, 20, WAITING - 1};
+
+    for (int round = 0; round < 3; round++) {
+        mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, WAITING + 1);
+        pid_t pids[WAITING];
+        for (int i = 0; i < WAITING; i++)
+            pids[i] = party(&barrier, 1);
+        EVENTUALLY(mpshm_barrier_waiters(&barrier) == WAITING);
+        for (int i = 0; i < WAITING; i++) /* so that all die at one moment */
+            kill(pids[i], SIGSTOP);
+        for (int i = 0; i < WAITING; i++)
+            kill(pids[i * STEP % WAITING], i < KILLED[round] ? SIGKILL : SIGCONT);
+        for (int i = 0; i < WAITING; i++)
+            CHECK_EQ(reap(pids[i * STEP % WAITING]), i < KILLED[round] ? -SIGKILL : 1);
+        mpshm_block_release(&barrier);
+    }
+}
+
 static void a_member_that_dies_between_two_rounds_breaks_the_next(int strategy)
 {
     mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, 2);
@@ -320,12 +358,14 @@ int main(void)
     set_up();
     run_in_a_session(notifications_go_to_the_longest_waiting);
     run_in_a_session(a_dead_waiter_swallows_no_notification);
+    run_in_a_session(a_notification_of_all_reaches_the_living_and_no_later_one);
     run_in_a_session(a_notification_of_a_waiter_that_dies_with_it_is_passed_on);
     run_in_a_session(a_waiter_that_gives_up_passes_its_notification_on);
     run_in_a_session(a_thousand_dead_waiters_leave_room);
     run_in_a_session(an_event_wakes_all_even_if_it_is_cleared_at_once);
     run_in_a_session(a_barrier_opens_for_all_round_after_round);
     run_in_a_session(a_dead_party_breaks_a_barrier);
+    run_in_a_session(many_parties_find_the_dead_together);
     run_in_a_session(a_member_that_dies_between_two_rounds_breaks_the_next);
     run_in_a_session(a_last_party_that_dies_before_it_opens_breaks_the_barrier);
     run_in_a_session(a_timeout_breaks_a_barrier_for_all);

@@ -247,7 +247,13 @@ def test_a_signal_handler_runs_while_a_thread_waits(tmp_path: Path) -> None:
     assert succeeded(done).split() == ["interrupted", "1", "interrupted", "2"]
 
 
-def test_a_process_that_cannot_share_memory_has_the_standard_locks_and_is_told_once_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [("missing", "set MPSHM_RUNTIME_DIR to an existing folder"), (".", "MPSHM_RUNTIME_DIR is '.', which is relative")],
+)
+def test_a_process_that_cannot_share_memory_has_the_standard_locks_and_is_told_once_why(
+    tmp_path: Path, folder: str, reason: str
+) -> None:
     done = run_script(
         tmp_path,
         """
@@ -259,11 +265,11 @@ def test_a_process_that_cannot_share_memory_has_the_standard_locks_and_is_told_o
             print(type(getattr(mp.get_context("spawn"), name)()) is getattr(synchronize, name))
         print(type(mp.Barrier(2)) is synchronize.Barrier)
         """,
-        MPSHM_RUNTIME_DIR=str(tmp_path / "missing"),
+        MPSHM_RUNTIME_DIR=folder if folder == "." else str(tmp_path / folder),
     )
     assert (set(done.stdout.split()), done.returncode) == ({"True"}, 0), done.stderr
     assert done.stderr.count("SharedMemoryWarning") == 1
-    assert "set MPSHM_RUNTIME_DIR to an existing folder" in done.stderr and "program.py:" in done.stderr
+    assert reason in done.stderr and "program.py:" in done.stderr
 
 
 @pytest.mark.timeout(300)

@@ -61,7 +61,8 @@ int mpshm_condition_enter(const mpshm_block *condition, int flags);
 int mpshm_condition_wait(const mpshm_block *condition, int place, uint64_t timeout_ns);
 /* Cease to be one after -EINTR. A notification that has come is passed on. */
 void mpshm_condition_leave(const mpshm_block *condition, int place);
-/* Wake the `n` that have waited longest, except dead ones. Returns how many. */
+/* Wake the `n` that have waited longest, except dead ones; or, with 1024 and more, all. Returns how
+ * many. */
 int mpshm_condition_notify(const mpshm_block *condition, uint32_t n, int flags);
 int mpshm_condition_waiters(const mpshm_block *condition);
 

@@ -90,7 +90,7 @@ struct mpshm__barrier {
     _Atomic uint32_t state;
     _Atomic uint32_t count;  /* parties that have arrived in this round */
     _Atomic uint32_t opener; /* the last party to arrive: it runs the action, then opens */
-    uint32_t unused;
+    _Atomic uint32_t looks;  /* for dead parties, by all who wait */
     struct mpshm__wait_list list;
     _Atomic uint32_t members[MPSHM__SLOTS]; /* owner words of the processes that have taken part */
 };

@@ -7,12 +7,19 @@
  *
  * What if it dies here
  *
- *   a party that waits          another one that waits sees it within 100 ms and breaks the barrier
+ *   a party that waits          another one that waits sees it, mostly within 100 ms, and breaks the
+ *                               barrier
  *   the last, before it opens   likewise
  *   a member between two waits  likewise, if others wait. A member has arrived before and has not
  *                               resigned; a process that has never arrived is not known
  *   a process with the guard    the guard's next owner breaks the barrier
- *   a party that was released   nothing: the round is over, and its entry is reaped later */
+ *   a party that was released   nothing: the round is over, and its entry is reaped later
+ *
+ * Note [Who looks for the dead]
+ *   If each of N waiters asked for each party, N * N questions to the kernel would keep a processor
+ *   busy for 200 waiters. So each asks for its share, as many as there are parties for each waiter,
+ *   and `looks` says where the last one has stopped: in the time between two looks of a waiter, all
+ *   together ask for all. Those that have died ask for nobody, but are found themselves. */
 #include "sync/wait_list.h"
 
 static struct mpshm__barrier *of(const mpshm_block *barrier)
@@ -20,18 +27,17 @@ static struct mpshm__barrier *of(const mpshm_block *barrier)
     return barrier->data;
 }
 
-static void wake_all(struct mpshm__session *session, struct mpshm__barrier *b, uint32_t state)
+static void wake_all(struct mpshm__barrier *b, uint32_t state)
 {
-    while (mpshm__wait_list_wake(session, &b->list, state))
-        ;
+    mpshm__wait_list_wake_all(&b->list, state);
     mpshm__futex_wake(&b->state);
 }
 
 /* With the guard held. */
-static void break_it(struct mpshm__session *session, struct mpshm__barrier *b)
+static void break_it(struct mpshm__barrier *b)
 {
     atomic_store(&b->state, MPSHM__BARRIER_BROKEN);
-    wake_all(session, b, MPSHM__BROKEN);
+    wake_all(b, MPSHM__BROKEN);
 }
 
 static int lock(struct mpshm__session *session, struct mpshm__barrier *b, int flags)
@@ -39,7 +45,7 @@ static int lock(struct mpshm__session *session, struct mpshm__barrier *b, int fl
     int rc = mpshm__guard(session, &b->sync.word, flags);
 
     if (rc == MPSHM_OWNER_DIED)
-        break_it(session, b);
+        break_it(b);
     return rc < 0 ? rc : 0;
 }
 
@@ -48,23 +54,61 @@ static void unlock(struct mpshm__barrier *b)
     mpshm__unguard(&b->sync.word);
 }
 
-static int has_dead_party(struct mpshm__session *session, struct mpshm__barrier *b)
+/* Those whose death breaks the barrier, one for each slot of the session. */
+struct parties {
+    uint32_t owners[MPSHM__SLOTS];
+    uint32_t count, waiting;
+    int has_dead; /* one has lost its slot to another */
+};
+
+static void collect(struct mpshm__barrier *b, struct parties *found)
 {
+    found->count = found->waiting = 0;
+    found->has_dead = 0;
     for (int i = 0; i < MPSHM__SLOTS; i++) {
-        uint32_t member = atomic_load_explicit(&b->members[i], memory_order_relaxed);
-        if (member != 0 && mpshm__owner_is_dead(session, member))
-            return 1;
+        found->owners[i] = atomic_load_explicit(&b->members[i], memory_order_relaxed);
+        found->count += found->owners[i] != 0;
     }
-    return mpshm__wait_list_has_dead(session, &b->list, MPSHM__WAITING);
+    uint32_t owner;
+    for (uint32_t i = 0; mpshm__wait_list_next(&b->list, &i, &owner); i++) {
+        found->waiting++;
+        if (owner == MPSHM__ANONYMOUS)
+            continue;
+        uint32_t *of_slot = &found->owners[mpshm__slot_of(owner)];
+        found->count += *of_slot == 0;
+        found->has_dead |= *of_slot != 0 && *of_slot != owner;
+        *of_slot = owner;
+    }
+}
+
+/* 1 if one of `share` parties is dead, of those from the turn `from` on. */
+static int has_dead_party(struct mpshm__session *session, const struct parties *of, uint32_t from,
+                          uint32_t share)
+{
+    uint32_t turn = 0;
+
+    for (int i = 0; i < MPSHM__SLOTS; i++)
+        if (of->owners[i] != 0 && (turn++ + of->count - from) % of->count < share &&
+            mpshm__owner_is_dead(session, of->owners[i]))
+            return 1;
+    return of->has_dead;
 }
 
 static void break_if_dead(struct mpshm__session *session, struct mpshm__barrier *b)
 {
-    if (!has_dead_party(session, b) || lock(session, b, 0) < 0)
+    struct parties found;
+
+    collect(b, &found);
+    if (found.count == 0 || found.waiting == 0)
         return;
+    uint32_t share = (found.count + found.waiting - 1) / found.waiting;
+    uint32_t from = atomic_fetch_add(&b->looks, share) % found.count;
+    if (!has_dead_party(session, &found, from, share) || lock(session, b, 0) < 0)
+        return;
+    collect(b, &found);
     /* Without waiters the barrier has opened or has been reset meanwhile. */
-    if (atomic_load(&b->count) > 0 && has_dead_party(session, b))
-        break_it(session, b);
+    if (atomic_load(&b->count) > 0 && has_dead_party(session, &found, 0, found.count))
+        break_it(b);
     unlock(b);
 }
 
@@ -101,7 +145,7 @@ int mpshm_barrier_arrive(const mpshm_block *barrier, int flags, uint64_t timeout
             return rc;
         uint32_t state = atomic_load(&b->state);
         if (state == MPSHM__FULL && mpshm__owner_is_dead(session, atomic_load(&b->opener))) {
-            break_it(session, b);
+            break_it(b);
             state = MPSHM__BARRIER_BROKEN;
         }
         rc = state == MPSHM__BARRIER_BROKEN ? -EPIPE
@@ -137,7 +181,7 @@ int mpshm_barrier_wait(const mpshm_block *barrier, int place, uint64_t timeout_n
             lock(session, b, 0);
             if (atomic_load(state) == MPSHM__WAITING) {
                 timed_out = 1;
-                break_it(session, b);
+                break_it(b);
             }
             unlock(b);
         } else if (rc == 1) {
@@ -169,7 +213,7 @@ int mpshm_barrier_open(const mpshm_block *barrier)
     if (atomic_load(&b->state) == MPSHM__FULL && atomic_load(&b->opener) == mpshm__me(session)) {
         atomic_store(&b->count, 0);
         atomic_store(&b->state, MPSHM__FILLING);
-        wake_all(session, b, MPSHM__WOKEN);
+        wake_all(b, MPSHM__WOKEN);
         rc = 0;
     }
     unlock(b);
@@ -181,7 +225,7 @@ void mpshm_barrier_break(const mpshm_block *barrier)
     struct mpshm__session *session = mpshm__session_of(barrier);
 
     lock(session, of(barrier), 0);
-    break_it(session, of(barrier));
+    break_it(of(barrier));
     unlock(of(barrier));
 }
 
@@ -191,7 +235,7 @@ void mpshm_barrier_reset(const mpshm_block *barrier)
     struct mpshm__barrier *b = of(barrier);
 
     lock(session, b, 0);
-    wake_all(session, b, MPSHM__BROKEN);
+    wake_all(b, MPSHM__BROKEN);
     mpshm__wait_list_reap(session, &b->list);
     for (int i = 0; i < MPSHM__SLOTS; i++)
         atomic_store(&b->members[i], 0);

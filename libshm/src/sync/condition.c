@@ -10,9 +10,9 @@
 #include "sync/wait_list.h"
 
 /* A notified process that has died gives its notification to the next. */
-static void pass_on(struct mpshm__session *session, struct mpshm__condition *c)
+static void pass_on(struct mpshm__session *session, struct mpshm__condition *c, int place)
 {
-    if (!mpshm__wait_list_has_dead(session, &c->list, MPSHM__WOKEN))
+    if (!mpshm__wait_list_can_inherit(session, &c->list, place))
         return;
     mpshm__guard(session, &c->sync.word, 0);
     mpshm__wait_list_pass_on(session, &c->list);
@@ -52,7 +52,7 @@ int mpshm_condition_wait(const mpshm_block *condition, int place, uint64_t timeo
         if (rc == -EINTR)
             return rc;
         if (rc == 1)
-            pass_on(session, c);
+            pass_on(session, c, place);
     }
     return mpshm__wait_list_leave(&c->list, place) == MPSHM__WOKEN ? 0 : -ETIMEDOUT;
 }
@@ -74,8 +74,11 @@ int mpshm_condition_notify(const mpshm_block *condition, uint32_t n, int flags)
     if (rc < 0)
         return rc;
     mpshm__note_cpu(&c->sync.cpu);
-    while ((uint32_t)woken < n && mpshm__wait_list_wake(session, &c->list, MPSHM__WOKEN))
-        woken++;
+    if (n >= MPSHM__WAITERS_MOST) /* then the notification of a dead one is nobody else's */
+        woken = mpshm__wait_list_wake_all(&c->list, MPSHM__WOKEN);
+    else
+        while ((uint32_t)woken < n && mpshm__wait_list_wake(session, &c->list))
+            woken++;
     mpshm__unguard(&c->sync.word);
     return woken;
 }

@@ -7,14 +7,9 @@
 #include "session/process_slot.h"
 #include "sync/owner.h"
 
-static uint32_t slot_of(uint32_t owner)
-{
-    return owner & ((1u << MPSHM__OWNER_SHIFT) - 1);
-}
-
 static int has_changed(const struct mpshm__session *session, uint32_t owner)
 {
-    const struct mpshm__slot *slot = &session->control->slots[slot_of(owner)];
+    const struct mpshm__slot *slot = &session->control->slots[mpshm__slot_of(owner)];
 
     return atomic_load(&slot->state) == MPSHM__SLOT_FREE ||
            atomic_load(&slot->incarnation) != owner >> MPSHM__OWNER_SHIFT;
@@ -28,7 +23,7 @@ static int is_dead(struct mpshm__session *session, uint32_t owner)
     if (fd < 0) /* the program has closed it */
         fd = opened = mpshm__control_lock(mpshm__control_open_again(session));
     if (fd >= 0) /* and another process may have got its slot, and the lock, by now */
-        dead = !mpshm__slot_lives(session->control, fd, (int)slot_of(owner)) ||
+        dead = !mpshm__slot_lives(session->control, fd, (int)mpshm__slot_of(owner)) ||
                has_changed(session, owner);
     if (opened >= 0)
         close(opened);

@@ -58,8 +58,7 @@ static struct mpshm__waiter *longest_waiting(struct mpshm__wait_list *list)
     return first;
 }
 
-int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_list *list,
-                          uint32_t state)
+int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_list *list)
 {
     struct mpshm__waiter *waiter;
 
@@ -70,13 +69,28 @@ int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_lis
         atomic_store(&waiter->ticket, atomic_load(&list->next_ticket));
         /* It fails when the waiter has just left. */
         if (!atomic_compare_exchange_strong(&waiter->state, &waiting,
-                                            dead ? MPSHM__NO_WAITER : state) ||
+                                            dead ? MPSHM__NO_WAITER : MPSHM__WOKEN) ||
             dead)
             continue;
         mpshm__futex_wake(&waiter->state);
         return 1;
     }
     return 0;
+}
+
+int mpshm__wait_list_wake_all(struct mpshm__wait_list *list, uint32_t state)
+{
+    uint32_t top = top_of(list);
+    int woken = 0;
+
+    for (uint32_t i = 0; i < top; i++) {
+        uint32_t waiting = MPSHM__WAITING;
+        if (!atomic_compare_exchange_strong(&list->waiters[i].state, &waiting, state))
+            continue;
+        mpshm__futex_wake(&list->waiters[i].state);
+        woken++;
+    }
+    return woken;
 }
 
 void mpshm__wait_list_reap(struct mpshm__session *session, struct mpshm__wait_list *list)
@@ -100,21 +114,33 @@ void mpshm__wait_list_pass_on(struct mpshm__session *session, struct mpshm__wait
             continue;
         next = longest_waiting(list);
         if (next != NULL && atomic_load(&next->ticket) < atomic_load(&dead->ticket))
-            mpshm__wait_list_wake(session, list, MPSHM__WOKEN);
+            mpshm__wait_list_wake(session, list);
         /* Last, so that a kill before this line loses nothing. */
         atomic_store(&dead->state, MPSHM__NO_WAITER);
     }
 }
 
-int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list,
-                              uint32_t state)
+int mpshm__wait_list_can_inherit(struct mpshm__session *session,
+                                 const struct mpshm__wait_list *list, int place)
 {
+    uint64_t mine = atomic_load(&list->waiters[place].ticket);
     uint32_t top = top_of(list);
 
     for (uint32_t i = 0; i < top; i++)
-        if (atomic_load(&list->waiters[i].state) == state &&
+        if (atomic_load(&list->waiters[i].state) == MPSHM__WOKEN &&
+            mine < atomic_load(&list->waiters[i].ticket) &&
             mpshm__owner_is_dead(session, atomic_load(&list->waiters[i].owner)))
             return 1;
+    return 0;
+}
+
+int mpshm__wait_list_next(const struct mpshm__wait_list *list, uint32_t *i, uint32_t *owner)
+{
+    for (uint32_t top = top_of(list); *i < top; ++*i)
+        if (atomic_load(&list->waiters[*i].state) == MPSHM__WAITING) {
+            *owner = atomic_load(&list->waiters[*i].owner);
+            return 1;
+        }
     return 0;
 }
 

@@ -6,18 +6,20 @@
 
 /* With the guard held: a new entry, or -EUSERS. */
 int mpshm__wait_list_enter(struct mpshm__session *session, struct mpshm__wait_list *list);
-/* With the guard held: wake the one that has waited longest and lives, with the new `state`. 0 when
- * nobody waits. */
-int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_list *list,
-                          uint32_t state);
+/* With the guard held: wake the one that has waited longest and lives. 0 when nobody waits. */
+int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_list *list);
+/* With the guard held: wake all, the dead among them, with the new `state`: how many. */
+int mpshm__wait_list_wake_all(struct mpshm__wait_list *list, uint32_t state);
 /* With the guard held: free the entries of the dead. */
 void mpshm__wait_list_reap(struct mpshm__session *session, struct mpshm__wait_list *list);
 /* With the guard held: give the notification of each process that has died with it to the next that
  * was waiting at that time. */
 void mpshm__wait_list_pass_on(struct mpshm__session *session, struct mpshm__wait_list *list);
-/* 1 when a dead process has an entry in `state`. */
-int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list,
-                              uint32_t state);
+/* 1 when a process has died with a notification for which the waiter at `place` was there already. */
+int mpshm__wait_list_can_inherit(struct mpshm__session *session,
+                                 const struct mpshm__wait_list *list, int place);
+/* Find the next that waits, from entry `i` on, and its owner: 1, or 0 at the end. */
+int mpshm__wait_list_next(const struct mpshm__wait_list *list, uint32_t *i, uint32_t *owner);
 /* How many wait. */
 int mpshm__wait_list_count(const struct mpshm__wait_list *list);
 /* By its owner: give the entry back in the state that it has. Returns that state. */

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _RECURSIVE, _PLAIN = 0, 1  # the kinds of multiprocessing.synchronize
-_MOST = 2**31 - 1  # SEM_VALUE_MAX of Linux
 
 
 def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
@@ -134,7 +133,7 @@ class Semaphore(synchronize.Semaphore):
     """
 
     def __new__(cls, value: int = 1, *, ctx: Any = None) -> Any:
-        return _semaphore(cls, value, _MOST, synchronize.Semaphore, ctx)
+        return _semaphore(cls, value, sync.MOST, synchronize.Semaphore, ctx)
 
     def __init__(self, value: int = 1, *, ctx: Any = None) -> None:
         pass
@@ -169,8 +168,8 @@ class BoundedSemaphore(Semaphore, synchronize.BoundedSemaphore):
 
 
 def _semaphore(cls: Any, value: int, most: int, fallback: Any, ctx: Any) -> Any:
-    if not 0 <= value <= _MOST:
-        raise ValueError(f"a semaphore cannot have {value} units; give 0 to {_MOST}")
+    if not 0 <= value <= sync.MOST:
+        raise ValueError(f"a semaphore cannot have {value} units; give 0 to {sync.MOST}")
     block = sync.create(lib.MPSHM_SEMAPHORE, value, most)
     if block is sync.NOT_SHARED:
         return sync.standard(fallback, value, ctx=ctx)

@@ -6,7 +6,6 @@ Every lock, condition, event and barrier is a block of libshm with a kind. It tr
 
 from __future__ import annotations
 
-import errno
 import math
 import warnings
 from multiprocessing import context
@@ -23,15 +22,17 @@ if TYPE_CHECKING:
 
 #: The result of `create` where memory cannot be shared: the caller makes the standard library's object.
 NOT_SHARED = None
+#: SEM_VALUE_MAX of Linux.
+MOST = 2**31 - 1
 
 
 def create(kind: int, value: int = 0, most: int = 1) -> Block | None:
     """Make a block of that kind, or return NOT_SHARED. A bad number is a `ValueError`."""
+    if not 0 <= value <= most <= MOST:
+        raise ValueError(f"a value of {value} of at most {most} is not possible")
     made = backend.create_sync(strategy.CODES[strategy.get_sharing_strategy()], kind, value, most)
     if isinstance(made, Block):
         return made
-    if made == -errno.EINVAL:
-        raise ValueError(f"a value of {value} of at most {most} is not possible")
     if backend.LIBSHM:
         warn_user(
             "standard lock",
