@@ -49,7 +49,7 @@ struct mpshm__semaphore {
     _Atomic uint32_t events;   /* 1: a unit is an event and belongs to no process */
     _Atomic uint32_t log;      /* 1 + the index in `held` that is being changed, or 0 */
     _Atomic uint32_t log_value;
-    uint32_t unused;
+    _Atomic uint32_t next_look; /* word.c, Note [Looks] */
     _Atomic uint64_t log_held;
     _Atomic uint64_t held[MPSHM__SLOTS + 1]; /* incarnation << 32 | units; the last is nobody's */
 };
@@ -88,9 +88,9 @@ enum mpshm__barrier_state { MPSHM__FILLING = 0, MPSHM__FULL, MPSHM__BARRIER_BROK
 struct mpshm__barrier {
     struct mpshm__sync sync;
     _Atomic uint32_t state;
-    _Atomic uint32_t count;  /* parties that have arrived in this round */
-    _Atomic uint32_t opener; /* the last party to arrive: it runs the action, then opens */
-    _Atomic uint32_t looks;  /* for dead parties, by all who wait */
+    _Atomic uint32_t count;     /* parties that have arrived in this round */
+    _Atomic uint32_t opener;    /* the last party to arrive: it runs the action, then opens */
+    _Atomic uint32_t next_look; /* word.c, Note [Looks] */
     struct mpshm__wait_list list;
     _Atomic uint32_t members[MPSHM__SLOTS]; /* owner words of the processes that have taken part */
 };

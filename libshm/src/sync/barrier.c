@@ -13,13 +13,7 @@
  *   a member between two waits  likewise, if others wait. A member has arrived before and has not
  *                               resigned; a process that has never arrived is not known
  *   a process with the guard    the guard's next owner breaks the barrier
- *   a party that was released   nothing: the round is over, and its entry is reaped later
- *
- * Note [Who looks for the dead]
- *   If each of N waiters asked for each party, N * N questions to the kernel would keep a processor
- *   busy for 200 waiters. So each asks for its share, as many as there are parties for each waiter,
- *   and `looks` says where the last one has stopped: in the time between two looks of a waiter, all
- *   together ask for all. Those that have died ask for nobody, but are found themselves. */
+ *   a party that was released   nothing: the round is over, and its entry is reaped later */
 #include "sync/wait_list.h"
 
 static struct mpshm__barrier *of(const mpshm_block *barrier)
@@ -54,60 +48,28 @@ static void unlock(struct mpshm__barrier *b)
     mpshm__unguard(&b->sync.word);
 }
 
-/* Those whose death breaks the barrier, one for each slot of the session. */
-struct parties {
-    uint32_t owners[MPSHM__SLOTS];
-    uint32_t count, waiting;
-    int has_dead; /* one has lost its slot to another */
-};
-
-static void collect(struct mpshm__barrier *b, struct parties *found)
+static int has_dead_party(struct mpshm__session *session, struct mpshm__barrier *b)
 {
-    found->count = found->waiting = 0;
-    found->has_dead = 0;
     for (int i = 0; i < MPSHM__SLOTS; i++) {
-        found->owners[i] = atomic_load_explicit(&b->members[i], memory_order_relaxed);
-        found->count += found->owners[i] != 0;
-    }
-    uint32_t owner;
-    for (uint32_t i = 0; mpshm__wait_list_next(&b->list, &i, &owner); i++) {
-        found->waiting++;
-        if (owner == MPSHM__ANONYMOUS)
-            continue;
-        uint32_t *of_slot = &found->owners[mpshm__slot_of(owner)];
-        found->count += *of_slot == 0;
-        found->has_dead |= *of_slot != 0 && *of_slot != owner;
-        *of_slot = owner;
-    }
-}
-
-/* 1 if one of `share` parties is dead, of those from the turn `from` on. */
-static int has_dead_party(struct mpshm__session *session, const struct parties *of, uint32_t from,
-                          uint32_t share)
-{
-    uint32_t turn = 0;
-
-    for (int i = 0; i < MPSHM__SLOTS; i++)
-        if (of->owners[i] != 0 && (turn++ + of->count - from) % of->count < share &&
-            mpshm__owner_is_dead(session, of->owners[i]))
+        uint32_t member = atomic_load_explicit(&b->members[i], memory_order_relaxed);
+        if (member != 0 && mpshm__owner_is_dead(session, member))
             return 1;
-    return of->has_dead;
+    }
+    return mpshm__wait_list_has_dead(session, &b->list);
 }
 
 static void break_if_dead(struct mpshm__session *session, struct mpshm__barrier *b)
 {
-    struct parties found;
+    uint64_t began = mpshm__look_begins(&b->next_look);
 
-    collect(b, &found);
-    if (found.count == 0 || found.waiting == 0)
+    if (began == 0)
         return;
-    uint32_t share = (found.count + found.waiting - 1) / found.waiting;
-    uint32_t from = atomic_fetch_add(&b->looks, share) % found.count;
-    if (!has_dead_party(session, &found, from, share) || lock(session, b, 0) < 0)
+    int dead = has_dead_party(session, b);
+    mpshm__look_ends(&b->next_look, began);
+    if (!dead || lock(session, b, 0) < 0)
         return;
-    collect(b, &found);
     /* Without waiters the barrier has opened or has been reset meanwhile. */
-    if (atomic_load(&b->count) > 0 && has_dead_party(session, &found, 0, found.count))
+    if (atomic_load(&b->count) > 0 && has_dead_party(session, b))
         break_it(b);
     unlock(b);
 }

@@ -2,7 +2,7 @@
  * [A semaphore's units].
  *
  * What if it dies here: the guard's next owner undoes a change that is under way. A process that
- * was killed while it had units is found by the next process that finds none left. A process that
+ * was killed while it had units is found by the next that finds none left and looks. A process that
  * was killed between its release and the wake-up costs a sleeper at most 100 ms (word.c). */
 #include "sync/word.h"
 
@@ -72,12 +72,13 @@ static void give_back(struct mpshm__semaphore *s, int i, uint64_t held)
     change(s, i, value > s->sync.max ? s->sync.max : (uint32_t)value, 0);
 }
 
-/* Give back the units of all dead processes. 1 when there were any. */
+/* Give back the units of all dead processes, if it is time to look. 1 when there were any. */
 static int settle(struct mpshm__session *session, struct mpshm__semaphore *s)
 {
+    uint64_t began = atomic_load(&s->events) ? 0 : mpshm__look_begins(&s->next_look);
     int any = 0;
 
-    if (atomic_load(&s->events))
+    if (began == 0)
         return 0;
     for (int i = 0; i < MPSHM__SLOTS; i++) {
         uint64_t held = atomic_load_explicit(&s->held[i], memory_order_relaxed);
@@ -88,6 +89,7 @@ static int settle(struct mpshm__session *session, struct mpshm__semaphore *s)
         give_back(s, i, held);
         any = 1;
     }
+    mpshm__look_ends(&s->next_look, began);
     return any;
 }
 

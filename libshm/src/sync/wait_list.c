@@ -134,13 +134,14 @@ int mpshm__wait_list_can_inherit(struct mpshm__session *session,
     return 0;
 }
 
-int mpshm__wait_list_next(const struct mpshm__wait_list *list, uint32_t *i, uint32_t *owner)
+int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list)
 {
-    for (uint32_t top = top_of(list); *i < top; ++*i)
-        if (atomic_load(&list->waiters[*i].state) == MPSHM__WAITING) {
-            *owner = atomic_load(&list->waiters[*i].owner);
+    uint32_t top = top_of(list);
+
+    for (uint32_t i = 0; i < top; i++)
+        if (atomic_load(&list->waiters[i].state) == MPSHM__WAITING &&
+            mpshm__owner_is_dead(session, atomic_load(&list->waiters[i].owner)))
             return 1;
-        }
     return 0;
 }
 

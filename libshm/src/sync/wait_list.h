@@ -18,8 +18,8 @@ void mpshm__wait_list_pass_on(struct mpshm__session *session, struct mpshm__wait
 /* 1 when a process has died with a notification for which the waiter at `place` was there already. */
 int mpshm__wait_list_can_inherit(struct mpshm__session *session,
                                  const struct mpshm__wait_list *list, int place);
-/* Find the next that waits, from entry `i` on, and its owner: 1, or 0 at the end. */
-int mpshm__wait_list_next(const struct mpshm__wait_list *list, uint32_t *i, uint32_t *owner);
+/* 1 when a process has died that waits. */
+int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list);
 /* How many wait. */
 int mpshm__wait_list_count(const struct mpshm__wait_list *list);
 /* By its owner: give the entry back in the state that it has. Returns that state. */

@@ -12,7 +12,16 @@
  *   the owner forks               the word still names the parent; the child owns nothing
  *   the owner is stopped          it lives, and the others wait
  *
- *   No step needs the manager. */
+ *   No step needs the manager.
+ *
+ * Note [Looks]
+ *   An object with many owners, a semaphore or a barrier, is looked at as a whole: a question to the
+ *   kernel for each. If each of N waiters asked for N owners ten times a second, 300 of them would
+ *   keep two processors busy. So one looks for all, and `next_look` says when the next may: after
+ *   fifty times as long as the last took, at most after 100 ms. A process that begins sets that to
+ *   100 ms from now, and so a kill in its look delays the next one no longer. The time is that of the
+ *   kernel's clock in 2^16 ns, modulo 2^32; one that is too far ahead, as of a process in another time
+ *   namespace, is none. */
 #include <time.h>
 
 #include "base/clock.h"
@@ -32,6 +41,28 @@ int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t va
     sleep->next =
         sleep->next * 2 < MPSHM__LONGEST_SLEEP_NS ? sleep->next * 2 : MPSHM__LONGEST_SLEEP_NS;
     return 1;
+}
+
+enum { TICK_BITS = 16, PAUSE = 50 };
+
+uint64_t mpshm__look_begins(_Atomic uint32_t *next)
+{
+    enum { LONGEST = MPSHM__LONGEST_SLEEP_NS >> TICK_BITS };
+    uint64_t now = mpshm__now_ns();
+    uint32_t due = atomic_load(next), tick = (uint32_t)(now >> TICK_BITS), left = due - tick;
+
+    if (left - 1 < LONGEST || !atomic_compare_exchange_strong(next, &due, tick + LONGEST))
+        return 0;
+    return now;
+}
+
+void mpshm__look_ends(_Atomic uint32_t *next, uint64_t began)
+{
+    uint64_t now = mpshm__now_ns(), pause = (now - began) * PAUSE;
+
+    if (pause > MPSHM__LONGEST_SLEEP_NS)
+        pause = MPSHM__LONGEST_SLEEP_NS;
+    atomic_store(next, (uint32_t)((now + pause) >> TICK_BITS));
 }
 
 /* How long a wait at an object spins is known to each process. Two objects may share an entry: then

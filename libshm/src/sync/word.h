@@ -73,4 +73,9 @@ static inline struct mpshm__sleep mpshm__sleep_for(uint64_t timeout_ns)
  * -ETIMEDOUT or -EINTR. */
 int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t value);
 
+/* Look for the dead among the owners of an object: when it begins, or 0 if another has looked just
+ * now. See Note [Looks]. */
+uint64_t mpshm__look_begins(_Atomic uint32_t *next);
+void mpshm__look_ends(_Atomic uint32_t *next, uint64_t began);
+
 #endif
