@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import pickle
 import queue as standard
 import re
@@ -19,7 +20,7 @@ import pytest
 from support.scripts import run_script
 
 import mp_all as mp
-from mp_core.channels import channel_queues
+from mp_core.channels import channel_list, channel_queues
 
 KINDS = ["SimpleQueue", "Queue", "JoinableQueue"]
 
@@ -401,3 +402,26 @@ LAST = """
 def test_no_get_warns_whose_message_came_before_its_sender_ended(tmp_path: Path) -> None:
     done = run_script(tmp_path, LAST)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the last\n", "")
+
+
+def test_a_get_that_waits_long_looks_at_its_parent_first_and_no_more_when_a_message_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look(queue: Any, report: Any) -> None:
+        looked: list[int] = []
+        memfds_of = channel_list.memfds_of
+        monkeypatch.setattr(channel_list, "memfds_of", lambda pid, name: looked.append(pid) or memfds_of(pid, name))
+        descriptor = queue._reader._parts()[1]
+        is_only_here = channel_list.is_only_here(descriptor, [os.getppid()], lambda: True)
+        report.send((is_only_here, looked, os.getppid()))
+        looked.clear()
+        report.send((channel_list.is_only_here(descriptor, [], lambda: False), looked))
+
+    context = mp.get_context("fork")
+    queue, (ours, theirs) = context.Queue(), context.Pipe(False)
+    child = context.Process(target=look, args=(queue, theirs))
+    child.start()
+    assert ours.recv() == (False, [os.getpid()], os.getpid())
+    assert ours.recv() == (False, [])
+    child.join()
+    queue.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -135,6 +136,24 @@ def test_a_dead_worker_is_replaced_soon(kind: str, ctx: BaseContext) -> None:
         assert until(lambda: killed not in (now := pool.pids()) and len(now) == 2, tasks.PATIENCE)
         # On an idle machine, the process of the new worker is started within 100 ms.
         assert time.monotonic() - start < 10
+
+
+def test_killed_workers_leave_no_descriptor_for_the_collector(kind: str, ctx: BaseContext) -> None:
+    def open_now() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with tasks.either(kind, ctx) as pool:
+        for _ in range(2):
+            assert isinstance(tasks.outcome(pool.submit(tasks.end, "SIGKILL")), mp.WorkerLostError)
+        before = open_now()
+        gc.disable()
+        try:
+            for _ in range(8):
+                assert isinstance(tasks.outcome(pool.submit(tasks.end, "SIGKILL")), mp.WorkerLostError)
+            assert pool.submit(tasks.square, 5)() == 25
+            assert until(lambda: open_now() <= before + 2)  # a worker may be on its way
+        finally:
+            gc.enable()
 
 
 def test_sys_exit_in_a_task_does_not_end_the_program(kind: str, ctx: BaseContext) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from mp_core.memory.process_list import memfds_of, open_memfd
@@ -37,15 +37,19 @@ def list_channels(pids: Iterable[int]) -> list[ChannelEntry]:
     return [ChannelEntry(tuple(sorted(holders[inode])), *each) for inode in holders for each in unread.get(inode, [])]
 
 
-def is_only_here(descriptor: int) -> bool:
-    """Return whether no other process of this user has the memory of a channel open."""
-    own, inode = str(os.getpid()), os.fstat(descriptor).st_ino
-    return not any(
-        _inode(path) == inode
-        for pid in os.listdir("/proc")
-        if pid.isdigit() and pid != own
-        for path in memfds_of(int(pid), _LIBSHM)
-    )
+def is_only_here(descriptor: int, likely: Iterable[int], goes_on: Callable[[], bool]) -> bool:
+    """
+    Return whether no other process of this user has the memory of a channel open, with the *likely* ones looked at
+    first; False if it is not to go on. There may be thousands of files to look at.
+    """
+    inode = os.fstat(descriptor).st_ino
+    everybody = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    for pid in (*likely, *everybody):
+        if not goes_on():
+            return False
+        if pid != os.getpid() and any(_inode(path) == inode for path in memfds_of(pid, _LIBSHM)):
+            return False
+    return True
 
 
 def _inode(path: str) -> int:

@@ -218,6 +218,7 @@ class Workers:
             self._count_failure(worker, exitcode, out_of_memory)
             if self._lazily and exitcode == 0 and not worker.tasks:
                 self.wanted -= 1  # it was asked to end; another starts when there is work
+            worker.tasks.clear()  # each refers to the worker, whose descriptors would wait for the collector
         worker.close()
         return outcomes
 
