@@ -226,7 +226,7 @@ static void a_dead_party_breaks_a_barrier(int strategy)
     mpshm_block_release(&barrier);
 }
 
-/* Each of many waiters asks for a share of the others: all that live, few or many, hear of the dead. */
+/* One of many waiters looks for all: those that live, few or many, hear of the dead. */
 static void many_parties_find_the_dead_together(int strategy)
 {
     enum { WAITING = 39, STEP = 7 }; /* which have no common factor */

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support.leaks import descriptors
 from support.memory_groups import remove_group
 from support.scripts import run_script, succeeded
 from support.waiting import until
@@ -139,19 +140,16 @@ def test_a_dead_worker_is_replaced_soon(kind: str, ctx: BaseContext) -> None:
 
 
 def test_killed_workers_leave_no_descriptor_for_the_collector(kind: str, ctx: BaseContext) -> None:
-    def open_now() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     with tasks.either(kind, ctx) as pool:
         for _ in range(2):
             assert isinstance(tasks.outcome(pool.submit(tasks.end, "SIGKILL")), mp.WorkerLostError)
-        before = open_now()
+        before = descriptors().total()
         gc.disable()
         try:
             for _ in range(8):
                 assert isinstance(tasks.outcome(pool.submit(tasks.end, "SIGKILL")), mp.WorkerLostError)
             assert pool.submit(tasks.square, 5)() == 25
-            assert until(lambda: open_now() <= before + 2)  # a worker may be on its way
+            assert until(lambda: descriptors().total() <= before + 2)  # a worker may be on its way
         finally:
             gc.enable()
 

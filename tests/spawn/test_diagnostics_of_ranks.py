@@ -18,7 +18,7 @@ from support.scripts import run_script
 
 from mp_spawn import ProcessExitedException, ProcessRaisedException, run, start_processes
 from mp_spawn.ranks import diagnostics
-from mp_spawn.ranks.diagnostics import DUMP, Stacks, deaf_threads
+from mp_spawn.ranks.diagnostics import DUMP, Stacks, blocking_threads
 from mp_spawn.ranks.process_handle import PidFd
 
 CRASHES = """
@@ -200,26 +200,26 @@ def test_stacks_are_read_once_the_rank_has_written_all(monkeypatch: pytest.Monke
         os.write(stacks.fd, b" and the rest")
         return frozenset()
 
-    monkeypatch.setattr(diagnostics, "deaf_threads", ends_now)
+    monkeypatch.setattr(diagnostics, "blocking_threads", ends_now)
     assert stacks.wait(os.getpid(), 10) == "a part and the rest"
     stacks.close()
 
 
 def test_a_thread_that_never_takes_signals_is_not_waited_for() -> None:
-    stacks, is_deaf, over = Stacks(), threading.Event(), threading.Event()
+    stacks, blocks, over = Stacks(), threading.Event(), threading.Event()
 
-    def be_deaf() -> None:
+    def block() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [DUMP])
-        is_deaf.set()
+        blocks.set()
         over.wait()
 
-    thread = threading.Thread(target=be_deaf)
+    thread = threading.Thread(target=block)
     thread.start()
-    is_deaf.wait()
-    deaf = deaf_threads(os.getpid())
-    assert str(thread.native_id) in deaf
+    blocks.wait()
+    blocking = blocking_threads(os.getpid())
+    assert str(thread.native_id) in blocking
     os.write(stacks.fd, b"all")
-    assert stacks.wait(os.getpid(), 1000, deaf) == "all"  # or the test is ended
+    assert stacks.wait(os.getpid(), 1000, blocking) == "all"  # or the test is ended
     over.set()
     thread.join()
     stacks.close()

@@ -82,7 +82,7 @@ static const _Atomic uint32_t *cpu_of_writers(const mpshm_awaited_channel *chann
     return &channels[0].end->in.ring->writer_cpu;
 }
 
-/* Look for a while, that many times as long as a wait would: positive, 0, or what end_wait returned. */
+/* Look for a while, that many times as long as a wait would: 1, 0, or what end_wait returned. */
 static int spin(mpshm_awaited_channel *channels, int n, unsigned times, uint64_t deadline,
                 const mpshm_waiter *waiter)
 {

@@ -7,8 +7,7 @@
  *
  * What if it dies here
  *
- *   a party that waits          another one that waits sees it, mostly within 100 ms, and breaks the
- *                               barrier
+ *   a party that waits          another one sees it, mostly within 100 ms, and breaks the barrier
  *   the last, before it opens   likewise
  *   a member between two waits  likewise, if others wait. A member has arrived before and has not
  *                               resigned; a process that has never arrived is not known
@@ -55,7 +54,7 @@ static int has_dead_party(struct mpshm__session *session, struct mpshm__barrier 
         if (member != 0 && mpshm__owner_is_dead(session, member))
             return 1;
     }
-    return mpshm__wait_list_has_dead(session, &b->list);
+    return mpshm__wait_list_has_dead(session, &b->list, MPSHM__WAITING, 0);
 }
 
 static void break_if_dead(struct mpshm__session *session, struct mpshm__barrier *b)

@@ -12,7 +12,10 @@
 /* A notified process that has died gives its notification to the next. */
 static void pass_on(struct mpshm__session *session, struct mpshm__condition *c, int place)
 {
-    if (!mpshm__wait_list_can_inherit(session, &c->list, place))
+    /* A notification is only for those that waited already when it came. */
+    uint64_t mine = atomic_load(&c->list.waiters[place].ticket);
+
+    if (!mpshm__wait_list_has_dead(session, &c->list, MPSHM__WOKEN, mine + 1))
         return;
     mpshm__guard(session, &c->sync.word, 0);
     mpshm__wait_list_pass_on(session, &c->list);

@@ -7,9 +7,14 @@
 #include "session/process_slot.h"
 #include "sync/owner.h"
 
+static uint32_t slot_of(uint32_t owner)
+{
+    return owner & ((1u << MPSHM__OWNER_SHIFT) - 1);
+}
+
 static int has_changed(const struct mpshm__session *session, uint32_t owner)
 {
-    const struct mpshm__slot *slot = &session->control->slots[mpshm__slot_of(owner)];
+    const struct mpshm__slot *slot = &session->control->slots[slot_of(owner)];
 
     return atomic_load(&slot->state) == MPSHM__SLOT_FREE ||
            atomic_load(&slot->incarnation) != owner >> MPSHM__OWNER_SHIFT;
@@ -23,14 +28,15 @@ static int is_dead(struct mpshm__session *session, uint32_t owner)
     if (fd < 0) /* the program has closed it */
         fd = opened = mpshm__control_lock(mpshm__control_open_again(session));
     if (fd >= 0) /* and another process may have got its slot, and the lock, by now */
-        dead = !mpshm__slot_lives(session->control, fd, (int)mpshm__slot_of(owner)) ||
+        dead = !mpshm__slot_lives(session->control, fd, (int)slot_of(owner)) ||
                has_changed(session, owner);
     if (opened >= 0)
         close(opened);
     return dead;
 }
 
-/* Whether the owner has ended: 1, 0, or -EAGAIN where the flags forbid to wait for the process lock. */
+/* Whether the owner has ended: 1, 0, or -EAGAIN where the flags forbid to wait for the process
+ * lock. */
 static int has_ended(struct mpshm__session *session, uint32_t owner, int flags)
 {
     if (owner >> MPSHM__OWNER_SHIFT == 0 || owner == mpshm__me(session))

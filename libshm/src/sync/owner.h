@@ -11,11 +11,6 @@ static inline struct mpshm__session *mpshm__session_of(const mpshm_block *block)
     return ((const struct mpshm__segment *)block->segment)->session;
 }
 
-static inline uint32_t mpshm__slot_of(uint32_t owner)
-{
-    return owner & ((1u << MPSHM__OWNER_SHIFT) - 1);
-}
-
 /* The word of this process in a session. */
 static inline uint32_t mpshm__me(const struct mpshm__session *session)
 {

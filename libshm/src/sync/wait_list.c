@@ -120,26 +120,14 @@ void mpshm__wait_list_pass_on(struct mpshm__session *session, struct mpshm__wait
     }
 }
 
-int mpshm__wait_list_can_inherit(struct mpshm__session *session,
-                                 const struct mpshm__wait_list *list, int place)
-{
-    uint64_t mine = atomic_load(&list->waiters[place].ticket);
-    uint32_t top = top_of(list);
-
-    for (uint32_t i = 0; i < top; i++)
-        if (atomic_load(&list->waiters[i].state) == MPSHM__WOKEN &&
-            mine < atomic_load(&list->waiters[i].ticket) &&
-            mpshm__owner_is_dead(session, atomic_load(&list->waiters[i].owner)))
-            return 1;
-    return 0;
-}
-
-int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list)
+int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list,
+                              uint32_t state, uint64_t ticket)
 {
     uint32_t top = top_of(list);
 
     for (uint32_t i = 0; i < top; i++)
-        if (atomic_load(&list->waiters[i].state) == MPSHM__WAITING &&
+        if (atomic_load(&list->waiters[i].state) == state &&
+            atomic_load(&list->waiters[i].ticket) >= ticket &&
             mpshm__owner_is_dead(session, atomic_load(&list->waiters[i].owner)))
             return 1;
     return 0;

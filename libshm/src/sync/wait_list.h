@@ -15,11 +15,9 @@ void mpshm__wait_list_reap(struct mpshm__session *session, struct mpshm__wait_li
 /* With the guard held: give the notification of each process that has died with it to the next that
  * was waiting at that time. */
 void mpshm__wait_list_pass_on(struct mpshm__session *session, struct mpshm__wait_list *list);
-/* 1 when a process has died with a notification for which the waiter at `place` was there already. */
-int mpshm__wait_list_can_inherit(struct mpshm__session *session,
-                                 const struct mpshm__wait_list *list, int place);
-/* 1 when a process has died that waits. */
-int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list);
+/* 1 when a dead process has an entry in `state` with this ticket or a later one. */
+int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list,
+                              uint32_t state, uint64_t ticket);
 /* How many wait. */
 int mpshm__wait_list_count(const struct mpshm__wait_list *list);
 /* By its owner: give the entry back in the state that it has. Returns that state. */

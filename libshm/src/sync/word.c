@@ -15,13 +15,13 @@
  *   No step needs the manager.
  *
  * Note [Looks]
- *   An object with many owners, a semaphore or a barrier, is looked at as a whole: a question to the
- *   kernel for each. If each of N waiters asked for N owners ten times a second, 300 of them would
- *   keep two processors busy. So one looks for all, and `next_look` says when the next may: after
- *   fifty times as long as the last took, at most after 100 ms. A process that begins sets that to
- *   100 ms from now, and so a kill in its look delays the next one no longer. The time is that of the
- *   kernel's clock in 2^16 ns, modulo 2^32; one that is too far ahead, as of a process in another time
- *   namespace, is none. */
+ *   An object with many owners, a semaphore or a barrier, is looked at as a whole: a question to
+ *   the kernel for each. If each of N waiters asked for N owners ten times a second, 300 of them
+ *   would keep two processors busy. So one looks for all, and `next_look` says when the next may:
+ *   after fifty times as long as the last took, at most after 100 ms. A process that begins sets
+ *   that to 100 ms from now, and so a kill in its look delays the next one no longer. The time is
+ *   that of the kernel's clock in 2^16 ns, modulo 2^32; one that is too far ahead, as of a process
+ *   in another time namespace, is none. */
 #include <time.h>
 
 #include "base/clock.h"

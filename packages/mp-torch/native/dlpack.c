@@ -10,8 +10,8 @@
  *
  *   A layout is bytes, one record for each tensor, in the byte order of the machine:
  *
- *     u8 code and u8 bits of the dtype, u8 dimensions, u8 1 if it requires a gradient, 2 for a
- *     Parameter i64 for each dimension */
+ *     u8 code and u8 bits of the dtype, u8 dimensions, u8 1 for a gradient, 2 for a Parameter
+ *     i64 for each dimension */
 #include <stdlib.h>
 #include <string.h>
 

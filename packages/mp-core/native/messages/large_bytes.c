@@ -1,7 +1,7 @@
 /* Large bytes: bytes, bytearray and str of 64 KiB and more travel through a block.
  *
- *     sender:    the bytes --copy--> block, with an in-flight reference for one receiver (MPSHM_COPY)
- *     receiver:  block --copy--> an object with memory of its own, as each bytes, bytearray, str has
+ *   sender:    the bytes --copy--> block, with an in-flight reference for one receiver (MPSHM_COPY)
+ *   receiver:  block --copy--> an object with memory of its own, as each bytes, bytearray, str has
  *
  * In a small message (encode.c) their pickle is a call:
  *

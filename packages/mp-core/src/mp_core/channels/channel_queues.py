@@ -293,9 +293,9 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
             return None
         if began < self._look_again:
             return self._look_again - began
-        relatives = [os.getppid(), *(child.pid for child in list(process._children))]  # type: ignore[attr-defined]
+        likely = [os.getppid(), *(child.pid for child in list(process._children))]  # type: ignore[attr-defined]
         channel_list = imports.load("mp_core.channels.channel_list")
-        is_only_here = channel_list.is_only_here(parts[1], relatives, lambda: not self.qsize())
+        is_only_here = channel_list.is_only_here(parts[1], likely, lambda: not self.qsize())
         now = time.monotonic()
         self._look_again = now + 100 * (now - began)  # it takes at most a hundredth of a processor
         if is_only_here and process.active_children():  # one that is starting opens the queue after its imports

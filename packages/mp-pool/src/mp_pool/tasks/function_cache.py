@@ -44,7 +44,7 @@ class _Held:
         self.block = block  # with the buffers; kept while its memory is used
         self.file, self.offset = -1, 0  # the memory of the block, and where it begins there
         self.own = own  # the objects that this worker was sent for itself
-        # A function that is kept, and what sets the globals that it was sent with.
+        # A function that is kept, and what sets the globals that it was sent with; or one that raises the error.
         self.function: Callable[..., Any] | None = None
         self.set_globals: Callable[[], None] | None = None
 

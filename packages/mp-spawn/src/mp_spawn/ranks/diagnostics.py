@@ -46,32 +46,32 @@ class Stacks(OwnedFd):
         """Return everything written so far."""
         return os.pread(self.fd, LONGEST, 0).decode(errors="replace") if self.fd >= 0 else ""
 
-    def wait(self, pid: int, seconds: float, deaf: frozenset[str] = frozenset()) -> str:
+    def wait(self, pid: int, seconds: float, blocking: frozenset[str] = frozenset()) -> str:
         """
         Return the answer of the rank *pid*, which was asked; empty if there is none within *seconds*. The threads
-        *deaf* blocked the signal before.
+        *blocking* blocked the signal before.
         """
         deadline = time.monotonic() + seconds
         # The kernel blocks the signal in the thread that writes, until it has written all.
-        while not self.text() or deaf_threads(pid) - deaf:
+        while not self.text() or blocking_threads(pid) - blocking:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.005)
         return self.text()  # again: of the first look, the rank may have written a part
 
 
-def deaf_threads(pid: int) -> frozenset[str]:
+def blocking_threads(pid: int) -> frozenset[str]:
     """Return the threads of a process that block the signal: libraries start some that do all their life."""
-    deaf = set()
+    found = set()
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/status") as file:
                 blocked = next(line for line in file if line.startswith("SigBlk:"))
             if int(blocked.split()[1], 16) >> (DUMP - 1) & 1:
-                deaf.add(thread)
+                found.add(thread)
     except (OSError, StopIteration):
         pass  # it has ended
-    return frozenset(deaf)
+    return frozenset(found)
 
 
 def write_stacks_to(inherited: InheritedFd) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from mp_spawn.errors import Failure, name_of_signal
-from mp_spawn.ranks.diagnostics import DUMP, Stacks, deaf_threads
+from mp_spawn.ranks.diagnostics import DUMP, Stacks, blocking_threads
 from mp_spawn.ranks.process_handle import PidFd
 from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
 from mp_spawn.ranks.signals import Deferral, Forwarding
@@ -203,11 +203,13 @@ def unpickled(blob: bytes) -> BaseException | None:
 
 def stacks_of(ranks: list[Rank]) -> dict[int, str]:
     """Return the stacks of those *ranks* that still run, by rank; without ranks that have no file for stacks."""
-    slow = [(rank, rank.stacks, deaf_threads(rank.pid)) for rank in ranks if not rank.ended and rank.stacks is not None]
+    slow = [
+        (rank, rank.stacks, blocking_threads(rank.pid)) for rank in ranks if not rank.ended and rank.stacks is not None
+    ]
     for rank, *_ in slow:
         rank.ask_for_stacks()
     deadline = time.monotonic() + FOR_STACKS
-    texts = {rank: stacks.wait(rank.pid, deadline - time.monotonic(), deaf) for rank, stacks, deaf in slow}
+    texts = {rank: stacks.wait(rank.pid, deadline - time.monotonic(), blocking) for rank, stacks, blocking in slow}
     return {
         rank.index: f"rank {rank.index} (pid {rank.pid}):\n{text.rstrip() or '  no answer'}"
         for rank, text in texts.items()
