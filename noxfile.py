@@ -22,15 +22,15 @@ nox.needs_version = ">=2024.4.15"
 nox.options.reuse_existing_virtualenvs = True
 # A session whose interpreter is missing fails and names it.
 nox.options.error_on_missing_interpreters = True
-# "The tests" of the README: on the interpreter that runs nox, every strategy. `./do` runs the first two parts at once
-# (tools/all_parts.py).
+# "The tests" of the README: on the interpreter that runs nox, every strategy. `./do` runs parts of them at once
+# (tools/all_parts.py). While the library's run, the suite builds the wheels, which the checks install as well.
 PARTS = {
     "library": ["libshm(every)"],
     "checks": ["lint", "docs", "alone(mp-spawn)", "alone(mp-pool)", "alone(mp-nodes)", "cuda-stub(newest)"],
     "suite": [f"tests-{HERE}(every)"],
 }
-part = os.environ.pop("DO_PART", None)
-nox.options.sessions = PARTS[part] if part else [name for names in PARTS.values() for name in names]
+parts = os.environ.pop("DO_PARTS", " ".join(PARTS)).split()
+nox.options.sessions = [name for part in parts for name in PARTS[part]]
 
 # tools/sessions/ has them by subject. nox lists them in this order.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -1,7 +1,9 @@
-"""Run the sessions of `./do`: those of the C library beside the checks, then the test suite.
+"""Run the sessions of `./do`: the test suite, and beside it those of the C library and the checks.
 
-The tests of the C library wait more than they compute, and each check keeps one processor busy. What the tests of the
-library print comes when both are done. The last line names the sessions that have failed, as a command that runs them.
+Most tests wait rather than compute, and the checks keep one processor busy. Where the kernel grants no mount namespace,
+a test of the suite would meet what the tests of the library leave in /dev/shm for a moment: there the checks run beside
+the library, and the suite after both. What runs beside another prints when it has ended. The last line names the
+sessions that have failed, as a command that runs them.
 
     python -m tools.all_parts
 """
@@ -15,25 +17,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from tools import lanes
 
 __all__ = ["last_line", "run"]
 
 
 def run() -> int:
     """Run the parts; return the highest exit code. A Ctrl-C reaches all processes of the terminal's group."""
-    with tempfile.TemporaryDirectory() as reports, tempfile.TemporaryFile() as output:
-        library = _start("library", reports, output)
-        try:
-            codes = [_start("checks", reports).wait()]
-        finally:
-            library.wait()
-            output.seek(0)
-            sys.stdout.flush()
-            shutil.copyfileobj(output, sys.stdout.buffer)
-            sys.stdout.flush()
-        code = max([*codes, library.returncode, _start("suite", reports).wait()], key=abs)
+    beside, shown = ("library checks", ["suite"]) if lanes.can_isolate() else ("library", ["checks", "suite"])
+    with tempfile.TemporaryDirectory() as reports, ThreadPoolExecutor(1) as thread:
+        other = thread.submit(_run_quietly, beside, reports)
+        codes = []
+        for parts in shown:
+            if parts == "suite" and beside == "library":
+                wait([other])
+            codes.append(_start(parts, reports).wait())
+        code = max([*codes, other.result()], key=abs)
         if code:
             print(last_line(Path(reports)), flush=True)
     return code
@@ -53,10 +56,21 @@ def last_line(reports: Path) -> str:
     return f"do: failed: {', '.join(failed)}. Alone: ./do -s {shlex.join(failed)}"
 
 
-def _start(part: str, reports: str, output: IO[bytes] | None = None) -> subprocess.Popen[Any]:
-    """Start nox with the sessions of a part, which noxfile.py names."""
-    own = os.environ | {"DO_PART": part}
-    command = [sys.executable, "-m", "nox", "--report", os.path.join(reports, f"{part}.json")]
+def _run_quietly(parts: str, reports: str) -> int:
+    """Run parts; print all that they say at their end; return the exit code."""
+    with tempfile.TemporaryFile() as output:
+        code = _start(parts, reports, output).wait()
+        output.seek(0)
+        sys.stdout.flush()
+        shutil.copyfileobj(output, sys.stdout.buffer)
+        sys.stdout.flush()
+    return code
+
+
+def _start(parts: str, reports: str, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """Start nox with the sessions of the parts, which noxfile.py names."""
+    own = os.environ | {"DO_PARTS": parts}
+    command = [sys.executable, "-m", "nox", "--report", os.path.join(reports, f"{parts}.json")]
     return subprocess.Popen(command, env=own, stdout=output, stderr=output and subprocess.STDOUT)
 
 

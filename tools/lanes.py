@@ -43,7 +43,7 @@ __all__ = ["Batch", "batches", "can_isolate", "run"]
 # The new namespace keeps everything but /dev/shm.
 ISOLATED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs shm /dev/shm && exec "$@"', "sh"]
 SECONDS = Path(__file__).parent / "seconds.json"
-BATCH = 60.0  # seconds
+BATCH = 120.0  # seconds
 UNKNOWN = 20.0  # seconds
 # A process of pytest that has not ended by then never will, be it at its exit, where no limit of a test holds.
 MOST = 1200.0  # seconds

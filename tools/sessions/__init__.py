@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from pathlib import Path
@@ -32,9 +33,13 @@ def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
         session.run("python", "-m", "pip", "install", "-q", "--target", str(builders), *GROUPS["build"])
         wheel = ("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "--no-build-isolation")
         session.run(*wheel, "-w", str(made), *WHEELS, env={"PYTHONPATH": str(builders)})
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        folder.parent.mkdir(parents=True)
-        made.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for old in folder.parent.iterdir():
+            if old.name != key:
+                shutil.rmtree(old, ignore_errors=True)
+        # Another session beside this one may have built them meanwhile.
+        with contextlib.suppress(OSError):
+            made.rename(folder)
     return key, [str(path) for path in sorted(folder.glob("*.whl"))]
 
 
