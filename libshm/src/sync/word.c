@@ -39,7 +39,7 @@ int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t va
     if (err != -ETIMEDOUT)
         return 0;
     sleep->next =
-        sleep->next * 2 < MPSHM__LONGEST_SLEEP_NS ? sleep->next * 2 : MPSHM__LONGEST_SLEEP_NS;
+        sleep->next * 4 < MPSHM__LONGEST_SLEEP_NS ? sleep->next * 4 : MPSHM__LONGEST_SLEEP_NS;
     return 1;
 }
 

@@ -54,7 +54,7 @@ static inline void mpshm__unguard(_Atomic uint32_t *word)
     atomic_store_explicit(word, 0, memory_order_release);
 }
 
-/* How long one sleep may take, in nanoseconds: it begins small and doubles, up to the longest. A
+/* How long one sleep may take, in nanoseconds: it begins small and is four times as long each time, up to the longest. A
  * wake-up is lost with the process that had to make it, so no sleep is unbounded. */
 struct mpshm__sleep {
     uint64_t next, until;
