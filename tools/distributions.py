@@ -21,7 +21,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tools.exports import exported, is_init_function, search_paths
+from tools.exports import exported, imported, is_init_function, search_paths
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-nodes", "mp-cuda", "mp-torch", "mp-all"]
@@ -86,6 +86,13 @@ def repair(dist: Path) -> None:
         plain.unlink()
 
 
+# From CPython 3.13 on these take "#" in a format, and before they refuse it: see mp_core.h.
+OF_LATER_PYTHONS = {
+    *("PyArg_ParseTuple", "PyArg_ParseTupleAndKeywords", "Py_BuildValue"),
+    *("PyObject_CallFunction", "PyObject_CallMethod"),
+}
+
+
 def check_native(wheel: Path, compiled: list[str]) -> list[str]:
     """
     List the faults of the compiled files of *wheel*, which should be those named in *compiled*.
@@ -110,6 +117,9 @@ def check_native(wheel: Path, compiled: list[str]) -> list[str]:
             names_shown = {symbol for symbol in exported(path) if not is_init_function(symbol)}
             if name.endswith(".so") and names_shown:
                 wrong.append(f"{name} exports {sorted(names_shown)}")
+            too_new = imported(path) & OF_LATER_PYTHONS
+            if too_new:
+                wrong.append(f"{name} calls {sorted(too_new)}, which refuse '#' before CPython 3.13")
     return wrong
 
 

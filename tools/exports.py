@@ -23,6 +23,18 @@ def exported(path: Path) -> set[str]:
     return {line.split()[-1] for line in output_of("nm", "-D", "--defined-only", str(path)).splitlines()}
 
 
+def imported(path: Path) -> set[str]:
+    """
+    Return the names that *path* needs from elsewhere.
+
+    >>> from mp_core import _libshm
+    >>> "PyModule_Create2" in imported(Path(_libshm.__file__))
+    True
+    """
+    lines = output_of("nm", "-D", "--undefined-only", str(path)).splitlines()
+    return {line.split()[-1].partition("@")[0] for line in lines}
+
+
 def search_paths(path: Path) -> list[str]:
     """
     Return the search paths for libraries in *path*: folders of the machine that built it.

@@ -50,6 +50,19 @@ def there_and_back(module: str) -> None:
     print(f"NumPy {np.__version__}")
 
 
+def small_things_in_tasks() -> None:
+    """Send small arrays and numbers, each by a way in C of its own, through a pool."""
+    import numpy as np
+
+    import mp_all as mp
+
+    with mp.Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+        assert pool.apply(np.add, (np.arange(3), 1)).tolist() == [1, 2, 3]
+    dumped = mp.reduction.ForkingPickler.dumps(np.arange(3, dtype=">i2"))
+    assert mp.reduction.ForkingPickler.loads(dumped).tolist() == [0, 1, 2]
+
+
 def expect(package: str) -> None:
     siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_nodes", "mp_cuda", "mp_torch", "mp_all"}
     installs = {
@@ -130,6 +143,8 @@ def expect(package: str) -> None:
         shared = importlib.import_module(package.replace("-", "_")).shared
         assert shared.zeros(3).tolist() == [0, 0, 0]
         there_and_back(package.replace("-", "_"))
+    if package == "mp-all":
+        small_things_in_tasks()
     print(f"{package} stands alone: {', '.join(sorted(present))}")
 
 

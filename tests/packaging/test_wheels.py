@@ -15,7 +15,7 @@ import pytest
 import mp_reductions._native
 import mp_torch._native
 from mp_core import _libshm
-from tools.distributions import COMPILED, check_native
+from tools.distributions import COMPILED, OF_LATER_PYTHONS, check_native
 from tools.exports import exported, search_paths
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +86,31 @@ def test_a_wheel_that_exports_too_much_is_refused(tmp_path: Path) -> None:
 def test_search_paths_are_found(tmp_path: Path) -> None:
     compiled(tmp_path, "int x;", "-Wl,-rpath,/a/folder", "-Wl,--enable-new-dtags")
     assert search_paths(tmp_path / "a.so") == ["/a/folder"]
+
+
+@needs_binutils
+@needs_compiler
+def test_a_module_that_only_later_pythons_can_run_is_refused(tmp_path: Path) -> None:
+    late = compiled(tmp_path, "void *Py_BuildValue(); void *PyInit__native(void) { return Py_BuildValue(); }")
+    wheel = a_wheel(tmp_path / "late.whl", {"mp_reductions/_native.abi3.so": late})
+    assert check_native(wheel, COMPILED["mp_reductions"]) == [
+        "mp_reductions/_native.abi3.so calls ['Py_BuildValue'], which refuse '#' before CPython 3.13"
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14", "3.15"])
+def test_what_the_headers_of_each_python_compile_runs_under_the_oldest(tmp_path: Path, version: str) -> None:
+    python = shutil.which(f"python{version}")
+    where = "import sysconfig; print(sysconfig.get_path('include'))"
+    found = python and subprocess.run([python, "-c", where], capture_output=True, text=True).stdout.strip()
+    if not found or not Path(found, "Python.h").is_file():
+        pytest.skip(f"CPython {version} is not installed here, or its headers are not")
+    (tmp_path / "a.c").write_text('#include "mp_core.h"\n' + "".join(f"int {name};\n" for name in OF_LATER_PYTHONS))
+    folders = [f"-I{folder}" for folder in (found, ROOT / "libshm/include", ROOT / "packages/mp-core/native")]
+    command = ["cc", "-E", "-DPy_LIMITED_API=0x030B0000", *folders, str(tmp_path / "a.c")]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert set(text.splitlines()) >= {f"int _{name}_SizeT;" for name in OF_LATER_PYTHONS}
 
 
 BUILDS = [name for name in ("hatchling", "cffi", "numpy") if importlib.util.find_spec(name) is None]

@@ -9,7 +9,14 @@
  * mixed. Increase it with each change of this struct, of mp_buffer or of mpshm_block. */
 #ifndef MP_CORE_H
 #define MP_CORE_H
+/* What the headers before CPython 3.13 define for PY_SSIZE_T_CLEAN. Later ones do not, and what they
+ * call refuses "#" in a format under an older interpreter, where the same wheel has to run. */
 #define PY_SSIZE_T_CLEAN
+#define PyArg_ParseTuple _PyArg_ParseTuple_SizeT
+#define PyArg_ParseTupleAndKeywords _PyArg_ParseTupleAndKeywords_SizeT
+#define Py_BuildValue _Py_BuildValue_SizeT
+#define PyObject_CallFunction _PyObject_CallFunction_SizeT
+#define PyObject_CallMethod _PyObject_CallMethod_SizeT
 #include <Python.h>
 #include <string.h>
 
