@@ -6,8 +6,10 @@ import gc
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import pool_tasks as tasks
 import pytest
-from support.scripts import run_script, succeeded
+from support.scripts import run_python, run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
@@ -369,3 +371,20 @@ IGNORES = """
 
 def test_a_program_may_ignore_the_ends_of_its_children(tmp_path: Path) -> None:
     assert succeeded(run_script(tmp_path, IGNORES)) == "[0, 1, 2, 3]\n"
+
+
+DEFINED = """
+    import mp_all as mp
+
+    if __name__ == "__main__":
+        with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+            print(pool.map(lambda number: number + 1, range(60), chunksize=1) == [*range(1, 61)])
+"""
+
+
+def test_later_workers_have_what_a_definition_needs(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(DEFINED))
+    done = run_python("-X", "importtime", str(tmp_path / "program.py"))
+    assert done.stdout == "True\n"
+    # By the program, by workers from before the first definition, and by what forks the others.
+    assert 0 < len(re.findall(r"\bcloudpickle\.cloudpickle$", done.stderr, re.MULTILINE)) <= 12

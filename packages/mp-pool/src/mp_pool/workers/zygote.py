@@ -33,6 +33,7 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import functools
 import gc
+import importlib
 import os
 import pickle
 import select
@@ -63,6 +64,8 @@ UNKNOWN = 255  # the exit code of a worker whose zygote has died
 STARTED, ENDED = 0, 1
 ANSWER = struct.Struct("=iii")
 REQUEST = 4096  # bytes at most
+# What a worker imports to receive a definition. The zygote imports it, once for all workers, when the program has.
+FOR_DEFINITIONS = ("mp_core.messages.definitions", "cloudpickle")
 
 
 class Zygote:
@@ -135,7 +138,10 @@ class Zygote:
         close: Callable[[], None],
     ) -> Any:
         """Start the worker of a request; it calls *close*."""
-        name, identity, index = pickle.loads(request)
+        name, identity, index, modules = pickle.loads(request)
+        for module in modules:
+            with suppress(Exception):  # then each worker imports it, and says so
+                importlib.import_module(module)
         ends = WorkerEnds(*fds)
         ends.index, ends.stacks = index, self._stacks
         process = self._make(target=work, args=(ends, self._settings))
@@ -161,7 +167,8 @@ class Zygote:
 
     def fork(self, process: Any, ends: WorkerEnds) -> tuple[int, int]:
         """Have the zygote fork *process*; return its pid and a pidfd."""
-        request = pickle.dumps((str(process.name), process._identity, ends.index))
+        modules = [module for module in FOR_DEFINITIONS if module in sys.modules]
+        request = pickle.dumps((str(process.name), process._identity, ends.index, modules))
         fds = [ends.fd] if ends.memory < 0 else [ends.fd, ends.memory]
         try:
             self._lock.wait()
