@@ -287,6 +287,18 @@ def processors(rank: int) -> set[int]:
     return os.sched_getaffinity(0)
 
 
+def note_parent_and_fail_at_first(rank: int, folder: Path) -> None:
+    """
+    Add the parent's pid to a file of this rank; die the first time.
+    """
+    path = folder / str(rank)
+    is_first = not path.exists()
+    with path.open("a") as file:
+        file.write(f"{os.getppid()}\n")
+    if is_first:
+        os._exit(3)
+
+
 def fail_at_first(rank: int, folder: Any, times: int) -> int:
     """Fail the first *times* times in rank 1; each attempt appends its pid to the rank's file."""
     path = folder / str(rank)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import rank_functions as ranks
+from support.processes import ended
 from support.scripts import run_script, succeeded
+from support.waiting import until
 
 from mp_spawn import ProcessRaisedException, run, start_processes
 from mp_spawn.jobs import context
@@ -100,6 +102,17 @@ def test_a_rank_that_fails_is_started_again_with_a_new_pid(
         "it is started again (1 of 2)",
         "it is started again (2 of 2)",
     ]
+
+
+def test_ranks_that_fail_together_are_started_again_by_one_interpreter(tmp_path: Path) -> None:
+    job = start_processes(ranks.note_parent_and_fail_at_first, (tmp_path,), 5, join=False, max_restarts=1)
+    assert job is not None
+    for pid in job.pids():
+        assert until(lambda pid=pid: ended(pid), 60)
+    assert job.join(timeout=60)
+    parents = [(tmp_path / str(rank)).read_text().split() for rank in range(5)]
+    assert [len(each) for each in parents] == [2] * 5
+    assert len({second for _, second in parents}) == 1
 
 
 def test_a_rank_is_restarted_at_most_max_restarts_times(start_method: str, tmp_path: Path) -> None:

@@ -140,3 +140,34 @@ def test_a_folder_gets_a_file_per_rank_and_stream(start_method: str, tmp_path: P
 def test_a_folder_may_be_a_string_with_a_slash(tmp_path: Path) -> None:
     start_processes(ranks.write_everywhere, start_method="fork", output=f"{tmp_path}/logs")
     assert (tmp_path / "logs" / "rank-0.err").read_text() == "complained\n"
+
+
+CLOSED = """
+    import os, sys
+    import mp_spawn
+
+    def streams(rank):
+        print("printed by", rank, flush=True)
+        return [stream and stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
+
+    if __name__ == "__main__":
+        path, method, *closed = sys.argv[1:]
+        if closed:  # this program once more, without these streams
+            for fd in map(int, closed):
+                os.close(fd)
+            os.execv(sys.executable, [sys.executable, __file__, path, method])
+        found = mp_spawn.run(streams, nprocs=2, start_method=method)
+        with open(path, "w") as file:
+            file.write(repr(found))
+"""
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)], ids=str)
+def test_a_rank_has_no_stream_that_the_program_has_closed(
+    tmp_path: Path, start_method: str, closed: tuple[int, ...]
+) -> None:
+    path = tmp_path / "found"
+    run_script(tmp_path, CLOSED, str(path), start_method, *map(str, closed))
+    found = eval(path.read_text())
+    assert len(found) == 2
+    assert all(streams[fd] is None for streams in found for fd in closed)

@@ -52,6 +52,26 @@ class Descriptor:
             self.close()
 
 
+class AboveStandardStreams:
+    """While it lasts, no new descriptor has the number of a closed standard stream, which it would be to a child."""
+
+    def __init__(self) -> None:
+        self._held: list[Descriptor] = []
+
+    def __enter__(self) -> None:
+        try:
+            while not self._held or self._held[-1].fd < 3:
+                self._held.append(Descriptor())
+                self._held[-1].fd = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # there are no more, for what follows either
+            pass
+        self._held.pop().close()
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._held:
+            each.close()
+
+
 def hold_both_ends(fd: int) -> bool:
     """Have the number *fd* of a pipe's reading end stand for both ends, and not block; return False without /proc."""
     both = Descriptor()

@@ -232,11 +232,12 @@ class NodeSupervisor(Supervisor):
             self._blobs[rank.index] = blob
         return super().failure(rank)
 
-    def restart(self, old: Rank, failure: Failure, job: Job) -> None:
-        """Start a rank again, and tell the driver."""
-        super().restart(old, failure, job)
-        self._blobs.pop(old.index, None)
-        self.tell(Restarted(self._numbered(failure), self.ranks[old.index].pid))
+    def restart(self, failed: list[tuple[Rank, Failure]], job: Job) -> None:
+        """Start ranks again, and tell the driver."""
+        super().restart(failed, job)
+        for old, failure in failed:
+            self._blobs.pop(old.index, None)
+            self.tell(Restarted(self._numbered(failure), self.ranks[old.index].pid))
 
     def events(self) -> Events:
         """Return what `wait` waits for: the ranks, and the commands of the driver."""

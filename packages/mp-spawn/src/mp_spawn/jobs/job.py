@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from mp_core.children.death_pipe import DeathPipe
+from mp_core.system.descriptor import AboveStandardStreams
 from mp_spawn.calls.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
 from mp_spawn.output.destinations import Inherit, Output
 from mp_spawn.output.streams import Streams
@@ -37,6 +38,12 @@ OF_A_FORK, OF_AN_INTERPRETER = 3 << 20, 8 << 20
 Env = Mapping[str, str] | Callable[[int], Mapping[str, str]] | None
 #: A rank that has been started.
 Started = tuple[BaseProcess, PidFd]
+
+
+def _death_pipe() -> DeathPipe:
+    """Return a death pipe that a rank finds beside its standard streams."""
+    with AboveStandardStreams():
+        return DeathPipe()
 
 
 class Launcher(Protocol):
@@ -87,7 +94,7 @@ class Job:
     frugal: bool = False
     #: Called between two starts; it raises to stop them.
     between_starts: Callable[[], None] = lambda: None
-    death_pipe: DeathPipe = dataclasses.field(default_factory=DeathPipe)
+    death_pipe: DeathPipe = dataclasses.field(default_factory=_death_pipe)
 
     def __post_init__(self) -> None:
         if self.frugal and self.launcher.start_method != "fork":
@@ -96,6 +103,12 @@ class Job:
 
     def start(self, ranks: Mapping[int, int]) -> list[Rank]:
         """Start *ranks*, which maps the number of a rank to how often it has been started before."""
+        if self.launcher.start_method == "fork":  # it would inherit what this holds
+            return self._start(ranks)
+        with AboveStandardStreams():
+            return self._start(ranks)
+
+    def _start(self, ranks: Mapping[int, int]) -> list[Rank]:
         payloads = self.payloads(len(ranks))
         inboxes: list[Inbox] = []
         stacks: list[Stacks | None] = []

@@ -95,17 +95,18 @@ class Supervisor:
 
     def _restart_failed(self, events: Events, changed: list[Rank]) -> bool:
         """Start those of *changed* again that have failed, or all ranks with one; return True if one may not be."""
-        for rank in changed:
-            failure = self.failure(rank)
-            if failure is None:
-                continue
-            if self.job is None or rank.restarts >= self.job.max_restarts or self.was_told_to_end:
-                return True
-            if self.job.restarts_all:
-                return not self._restart_all(events, failure, self.job)
-            self._await_end(events, rank)
-            self.restart(rank, failure, self.job)
-            events.add(self.ranks[rank.index])
+        failed = [(rank, failure) for rank in changed if (failure := self.failure(rank)) is not None]
+        if not failed:
+            return False
+        if self.job is None or self.was_told_to_end or any(old.restarts >= self.job.max_restarts for old, _ in failed):
+            return True
+        if self.job.restarts_all:
+            return not self._restart_all(events, failed[0][1], self.job)
+        for old, _ in failed:
+            self._await_end(events, old)
+        self.restart(failed, self.job)
+        for old, _ in failed:
+            events.add(self.ranks[old.index])
         return False
 
     def _await_end(self, events: Events, rank: Rank) -> None:
@@ -116,20 +117,22 @@ class Supervisor:
             rank.signal(signal.SIGKILL)
             rank.reap(time.monotonic())
 
-    def restart(self, old: Rank, failure: Failure, job: Job) -> None:
-        """Start a rank again that has failed and ended."""
-        again = old.restarts + 1
-        logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
-        self.past.append(failure)
-        job.output.add(failure.rank, failure.for_file())
+    def restart(self, failed: list[tuple[Rank, Failure]], job: Job) -> None:
+        """Start ranks again that have failed and ended: at once, since they share what a start costs."""
+        for old, failure in failed:
+            again = old.restarts + 1
+            logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
+            self.past.append(failure)
+            job.output.add(failure.rank, failure.for_file())
         try:
-            new = job.start({old.index: again})[0]
+            started = job.start({old.index: old.restarts + 1 for old, _ in failed})
         except BaseException:
             self.end(0.0)
             raise
-        self.ranks[new.index] = new
-        self.processes[new.index] = new.process
-        self.sentinels[new.process.sentinel] = new.index
+        for new in started:
+            self.ranks[new.index] = new
+            self.processes[new.index] = new.process
+            self.sentinels[new.process.sentinel] = new.index
 
     def _restart_all(self, events: Events, first: Failure, job: Job) -> bool:
         """End all ranks and start all of them again; return False if they do not end, or are to end for good."""
