@@ -73,6 +73,7 @@ def test_processes_without_the_guard_fail_as_in_the_standard_library_with_one_sh
         assert (done.returncode, done.stdout) == (1, ""), done.stderr
     else:
         assert (done.returncode, done.stdout) == (0, "[1, 1, 1, 1, 1, 1, 1, 1] the program goes on\n"), done.stderr
+        assert "RuntimeError: " in done.stderr
     assert texts(done.stderr, tmp_path) == 1, done.stderr
     assert len(done.stderr.splitlines()) <= LINES, done.stderr
 

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(not lanes.can_isolate(), reason="needs mount nam
 
 def test_short_files_of_a_folder_share_a_process_and_long_ones_have_their_own() -> None:
     names = ["a/long.py", "a/one.py", "a/two.py", "b/one.py", "b/unknown.py"]
-    seconds = {"a/long.py": 100.0, "a/one.py": 1.0, "a/two.py": 2.0, "b/one.py": 45.0}
+    long, rest = 2 * lanes.BATCH, lanes.BATCH - lanes.UNKNOWN + 1
+    seconds = {"a/long.py": long, "a/one.py": 1.0, "a/two.py": 2.0, "b/one.py": rest}
     made = lanes.batches(map(Path, names), seconds)
     assert [[file.as_posix() for file in batch.files] for batch in made] == [
         ["a/long.py"],
@@ -25,7 +26,7 @@ def test_short_files_of_a_folder_share_a_process_and_long_ones_have_their_own() 
         ["b/one.py"],
         ["b/unknown.py"],
     ]
-    assert [batch.seconds for batch in made] == [100.0, 3.0, 45.0, lanes.UNKNOWN]
+    assert [batch.seconds for batch in made] == [long, 3.0, rest, lanes.UNKNOWN]
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

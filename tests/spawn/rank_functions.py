@@ -287,7 +287,7 @@ def processors(rank: int) -> set[int]:
     return os.sched_getaffinity(0)
 
 
-def note_parent_and_fail_at_first(rank: int, folder: Path) -> None:
+def note_parent_and_fail_at_first(rank: int, folder: Any) -> None:
     """
     Add the parent's pid to a file of this rank; die the first time.
     """

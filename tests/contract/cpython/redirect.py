@@ -20,7 +20,7 @@ from types import CodeType, ModuleType
 __all__ = ["SUITES", "install", "redirected"]
 
 # The modules of the interpreter's package `test` that are loaded changed.
-SUITES = ("test._test_multiprocessing", "test.test_concurrent_futures", "test.mp_preload", "test.mp_fork_bomb")
+SUITES = ("test._test_multiprocessing", "test.test_concurrent_futures", "test.mp_preload")
 
 _SUBMODULE = re.compile(r"\bimport multiprocessing\.([\w.]+)(?! *as\b)\b")
 _PACKAGE = re.compile(r"\bimport multiprocessing(?![\w.]| +as\b)")

@@ -378,4 +378,5 @@ def _report() -> None:
     global _reported
     if not _reported:
         _reported = True
-        print(f"{MissingGuardError.__name__}: {missing_guard()}", file=sys.stderr, flush=True)
+        # Programs look for the name that multiprocessing prints.
+        print(f"{MissingGuardError.__name__}, a RuntimeError: {missing_guard()}", file=sys.stderr, flush=True)

@@ -28,7 +28,8 @@ _REASONS = {
     errno.ENOENT: "its memory is gone: its sender and the shared memory manager (shm-manager) were both killed before "
     "this process had attached that memory",
     **NO_MANAGER,
-    errno.EACCES: "the files of its session belong to another user; receive it as the user who sent it",
+    errno.EACCES: "the files of its session belong to another user; receive it as the user who sent it, or "
+    "make a shared array before the process starts that changes its user",
 }
 _PORTABLE = {
     errno.ENOENT: "its memory is gone: its sender was killed or its processes have ended, or it has another /dev/shm; "
