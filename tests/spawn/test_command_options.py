@@ -85,7 +85,7 @@ def test_devices_without_a_variable_are_those_of_the_driver(tmp_path: Path, monk
         (tmp_path / name).touch()
     monkeypatch.setattr(command_options, "NVIDIA_DEVICES", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert command_options.devices_of(1, 1, 2) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert command_options.devices_by_rank(1, 2)[1] == {"CUDA_VISIBLE_DEVICES": "1"}
     assert command_options.count_ranks("auto", gpus_per_rank=1) == 2
 
 
@@ -208,6 +208,23 @@ def test_a_wrong_option_is_described_in_one_line(arguments: list[str], text: str
     assert done.returncode == 2
     assert text in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-n", "99999999"], "nprocs=99999999 is too large; this machine allows at most "),
+        (["--nproc-per-node", "9" * 20], f"nprocs={'9' * 20} is too large; this machine allows at most "),
+        (["--bind", "0-99999999999"], ", which this process may not use"),
+        (["-n", "2", "--bind", "0:0,0-99999999999"], ", which this process may not use"),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused_before_it_takes_memory(arguments: list[str], text: str) -> None:
+    # With 1 GB of address space, a list of so many would be a MemoryError.
+    limited = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", sys.executable, "-m", "mp_spawn"]
+    done = subprocess.run([*limited, *arguments, "-c", "pass"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, text in done.stderr) == (2, True), done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_only_the_script_is_required() -> None:

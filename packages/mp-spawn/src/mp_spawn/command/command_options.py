@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ def visible_devices() -> list[str]:
     ]
 
 
-def devices_of(rank: int, gpus_per_rank: int | None, nprocs: int) -> dict[str, str]:
-    """Return the variables that give a rank its devices."""
+def devices_by_rank(gpus_per_rank: int | None, nprocs: int) -> dict[int, dict[str, str]]:
+    """Return the variables that give each rank its devices; nothing without ``--gpus-per-rank``."""
     if gpus_per_rank is None:
         return {}
     if gpus_per_rank < 1:
@@ -85,7 +86,10 @@ def devices_of(rank: int, gpus_per_rank: int | None, nprocs: int) -> dict[str, s
             f"{nprocs} ranks with {gpus_per_rank} devices each need {nprocs * gpus_per_rank}, and this process has "
             f"{len(devices)} ({','.join(devices) or 'none'}); give fewer ranks, or -n auto"
         )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(devices[rank * gpus_per_rank : (rank + 1) * gpus_per_rank])}
+    return {
+        rank: {"CUDA_VISIBLE_DEVICES": ",".join(devices[rank * gpus_per_rank : (rank + 1) * gpus_per_rank])}
+        for rank in range(nprocs)
+    }
 
 
 def variables_of(pairs: list[str]) -> dict[str, str]:
@@ -108,26 +112,29 @@ def bound_to(text: str | None, nprocs: int) -> Any:
     """Return the processors of ``--bind``, as ``cpu_affinity`` takes them."""
     if text is None or text == "spread":
         return text
-    sets = sets_of(text)
+    sets = ranges_of(text)
     if len(sets) != nprocs:
         raise ValueError(f"--bind {text} has {len(sets)} sets for {nprocs} ranks; give one for each, or spread")
     if not hasattr(os, "sched_getaffinity"):
         raise ValueError("--bind is not supported on this system; leave it out")
-    if missing := sorted(set[int]().union(*sets) - os.sched_getaffinity(0)):
-        raise ValueError(f"--bind {text} names processor {missing[0]}, which this process may not use")
-    return sets
+    mine = os.sched_getaffinity(0)
+    # Before there is a set: that of a long range would fill the memory.
+    missing = next((number for numbers in sets for number in chain(*numbers) if number not in mine), None)
+    if missing is not None:
+        raise ValueError(f"--bind {text} names processor {missing}, which this process may not use")
+    return [set(chain(*numbers)) for numbers in sets]
 
 
-def sets_of(text: str) -> list[set[int]]:
+def ranges_of(text: str) -> list[list[range]]:
     """
-    Return the sets of processors in *text*.
+    Return the ranges of processors in *text*, for each rank.
 
-    >>> sets_of("0-2:4,6")
-    [{0, 1, 2}, {4, 6}]
+    >>> ranges_of("0-2:4,6")
+    [[range(0, 3)], [range(4, 5), range(6, 7)]]
     """
     if not re.fullmatch(r"\d+(-\d+)?([,:]\d+(-\d+)?)*", text):
         raise ValueError(f"--bind {text} is neither spread nor a set of processors for each rank, as in 0-3:4-7")
-    return [set[int]().union(*(_range(part) for part in each.split(","))) for each in text.split(":")]
+    return [[_range(part) for part in each.split(",")] for each in text.split(":")]
 
 
 def _range(text: str) -> range:

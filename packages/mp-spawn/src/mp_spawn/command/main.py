@@ -20,7 +20,7 @@ from mp_spawn.command.command_options import (
     common_variables,
     count_per_node,
     count_ranks,
-    devices_of,
+    devices_by_rank,
     output_of,
     recorder_of,
     restarts_all,
@@ -80,7 +80,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         master = master_of(chosen)
         common = common_variables(chosen, nprocs)
         fn, args = call_of(chosen)
-        devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
+        devices = devices_by_rank(chosen.gpus_per_rank, nprocs)
         output = with_folder(output_of(chosen))
         too_few = output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0)
         if too_few:
@@ -92,7 +92,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             start_method=chosen.start_method,
             env=lambda rank: {
                 **place_variables(rank, nprocs, (rank, nprocs), (0, 1), master),
-                **devices[rank],
+                **devices.get(rank, {}),
                 INSIDE: "1",
                 **common,
             },
