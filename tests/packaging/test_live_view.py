@@ -302,6 +302,14 @@ def test_stat_refuses_what_it_cannot_do(arguments: list[str], words: str) -> Non
     assert words in done.stderr
 
 
+@pytest.mark.parametrize("interval", ["nan", "inf", "1e99", "-1", "0"])
+def test_an_interval_that_cannot_be_waited_for_is_refused_before_the_first_view(interval: str) -> None:
+    done = run_python("-m", "mp_all", "top", "--count", "2", "--interval", interval)
+    assert (done.returncode, done.stdout) == (2, "")
+    reason = "--interval must be more than 0" if interval == "0" else f"--interval: {interval} is no time to wait"
+    assert reason in done.stderr.splitlines()[-1]
+
+
 def test_prometheus_without_its_package_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "prometheus_client.py").write_text("raise ImportError('hidden')")
     done = run_python("-m", "mp_all", "stat", "--prometheus", "0", PYTHONPATH=str(tmp_path))

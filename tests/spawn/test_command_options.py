@@ -107,7 +107,7 @@ def test_ranks_that_are_too_slow_are_ended_with_their_stacks(show: str) -> None:
             break
         seconds *= 4
     assert done.stderr.count("show.py") == 2, done.stderr
-    assert lines(command("-n", "2", "--timeout", "50", show, "1")) == ["[rank 0] 0 1", "[rank 1] 1 1"]
+    assert lines(command("-n", "2", "--timeout", "2000000", show, "1")) == ["[rank 0] 0 1", "[rank 1] 1 1"]
 
 
 def test_output_goes_to_files_and_with_tee_here_too(show: str, tmp_path: Path) -> None:
@@ -195,8 +195,9 @@ def test_a_program_ends_with_the_command_even_if_that_is_killed(start_method: st
         (["-n", "2", "--bind", "0", __file__], "--bind 0 has 1 sets for 2 ranks"),
         (["--bind", "99999", __file__], "names processor 99999, which this process may not use"),
         (["--env", "A", __file__], "--env A is no variable; give NAME=VALUE"),
-        (["--timeout", "-1", __file__], "--timeout -1 is invalid"),
-        (["--grace-period", "nan", __file__], "--grace-period nan is invalid"),
+        (["--timeout", "-1", __file__], "--timeout: -1 is no time to wait; give seconds, 2000000 at most"),
+        (["--timeout", "3e6", __file__], "--timeout: 3e6 is no time to wait; give seconds, 2000000 at most"),
+        (["--grace-period", "nan", __file__], "--grace-period: nan is no time to wait"),
         (["--gpus-per-rank", "0", __file__], "--gpus-per-rank 0 is too small"),
         (["-n", "2", "--gpus-per-rank", "1", __file__], "2 ranks with 1 devices each need 2"),
         (["--log-dir", "x", "--output", "capture", __file__], "give --log-dir or --output, and not both"),

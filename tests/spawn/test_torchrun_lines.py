@@ -76,6 +76,7 @@ def test_a_rank_finds_all_that_torchrun_tells(show: str, number: str) -> None:
         ["--nproc_per_node=2", "--master_addr=localhost", "--master_port=29517", "--node_rank=0", "--nnodes=1"],
         ["--nproc-per-node", "2", "--rdzv-conf", "read_timeout=5,join_timeout=60", "--monitor-interval", "5"],
         ["--nproc-per-node", "2", "--start-method", "spawn", "--run-path", "--rdzv-backend=static"],
+        ["--nproc-per-node=2", "--master-port=0"],
     ],
 )
 def test_lines_of_torchrun_start_two_ranks_that_can_meet(show: str, line: list[str]) -> None:
@@ -256,8 +257,13 @@ def test_an_option_that_cannot_be_had_is_refused_by_name(option: str, show: str)
         (["--standalone", "--nnodes", "2"], "--standalone is for one node, and --nnodes asks for 2"),
         (["--rdzv-backend", "etcd-v2"], "--rdzv-backend etcd-v2 is not supported; give static or c10d"),
         (["--rdzv-endpoint", "host:http"], "host:http is no place to meet; give HOST:PORT"),
+        (["--rdzv-endpoint", "host:65536"], "--rdzv-endpoint: 65536 is no port; give a number from 0 to 65535"),
+        (["--master-port", "99999"], "--master-port: 99999 is no port; give a number from 0 to 65535"),
+        (["--master-port", "-1"], "--master-port: -1 is no port; give a number from 0 to 65535"),
         (["--rdzv-conf", "jointimeout=3"], "jointimeout is not known; give some of "),
         (["--rdzv-conf", "join_timeout=soon"], "join_timeout=soon has no value that join_timeout can have"),
+        (["--rdzv-conf", "join_timeout=nan"], "--rdzv-conf: nan is no time to wait; give seconds"),
+        (["--rdzv-conf", "last_call_timeout=1e99"], "--rdzv-conf: 1e99 is no time to wait; give seconds"),
         (["--redirects", "4"], "--redirects 4 selects no streams; give 0, 1 (standard output)"),
         (["--tee=out"], "--tee out selects no streams"),
         (["--local-ranks-filter", "first"], "--local-ranks-filter first is no list of ranks"),

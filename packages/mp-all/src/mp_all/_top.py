@@ -14,6 +14,7 @@ from typing import Any
 from mp_all._limits import size
 from mp_all._report import report_of_others
 from mp_all._sessions import NamedArray
+from mp_spawn.command.seconds import seconds
 
 COLUMNS = ("pid", "holds", "change", "blocks", "in flight", "oldest", "cached", "command")
 LEFT = ("command",)
@@ -230,7 +231,9 @@ def has_rich() -> bool:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="mp-all top", description="Show live who holds shared memory; q ends it.")
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="time between views (default 2)")
+    parser.add_argument(
+        "--interval", type=seconds, default=2.0, metavar="SECONDS", help="time between views (default 2)"
+    )
     parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N views")
     parser.add_argument("--plain", action="store_true", help="plain text, even if rich is installed")
     options = parser.parse_args(arguments)

@@ -22,7 +22,8 @@ from multiprocessing import get_all_start_methods
 from typing import Any, NoReturn
 
 from mp_spawn.command.completion import SHELLS, completion
-from mp_spawn.command.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
+from mp_spawn.command.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of, port_of
+from mp_spawn.command.seconds import seconds
 from mp_spawn.jobs.context import AFTER_A_SIGNAL
 from mp_spawn.output.streams import is_selection
 from mp_spawn.ranks.rank_variables import INSIDE
@@ -152,14 +153,14 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     failures.ours(
         "--timeout",
-        type=float,
+        type=seconds,
         metavar="SECONDS",
         help="end ranks that still run then, with their Python stacks and the exit code 124",
     )
     failures.torchruns(
         "--shutdown-timeout",
         "--grace-period",
-        type=float,
+        type=seconds,
         default=AFTER_A_SIGNAL,
         metavar="SECONDS",
         help="time to save a checkpoint, from SIGTERM (or another signal that ends the command) to SIGKILL, for ranks "
@@ -230,7 +231,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     nodes.torchruns("--node-rank", type=int, metavar="I", help="number of this node, from 0")
     nodes.torchruns("--master-addr", metavar="HOST", help="address on which node 0 listens")
-    nodes.torchruns("--master-port", type=int, metavar="PORT", help="port on which node 0 listens (29500 by hand)")
+    nodes.torchruns("--master-port", type=port_of, metavar="PORT", help="port on which node 0 listens (29500 by hand)")
     nodes.ours("--key-file", metavar="FILE", help="file with the secret, which only you can read")
     nodes.torchruns("--standalone", action="store_true", help="one node, whatever Slurm, MPI or the environment say")
     nodes.torchruns(

@@ -68,8 +68,6 @@ def refuse(refusal: Exception) -> int:
 def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     """Run the ranks and return the exit code."""
     try:
-        check_time("--timeout", chosen.timeout)
-        check_time("--grace-period", chosen.shutdown_timeout)
         if asked := several_nodes(chosen):
             on_nodes: Callable[[argparse.Namespace, Recording], int] = engine_lookup.load("command", asked)
             return on_nodes(chosen, recording)
@@ -175,12 +173,6 @@ def outcome(context: ProcessContext, timeout: float | None) -> ProcessException 
         late.add_note(stack)
     context.terminate()
     return late
-
-
-def check_time(option: str, seconds: float | None) -> None:
-    """Raise `ValueError` unless *seconds* is 0 or more, or None."""
-    if seconds is not None and not 0 <= seconds < float("inf"):
-        raise ValueError(f"{option} {seconds:g} is invalid: give seconds, 0 or more")
 
 
 def is_open(fd: int) -> bool:

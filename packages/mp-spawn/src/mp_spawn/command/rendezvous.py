@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, NamedTuple
 
+from mp_spawn.command.seconds import seconds
+
 BACKENDS = ("static", "c10d")
 # Seconds between the first node and the last one.
 TO_MEET = 300.0
@@ -61,6 +63,18 @@ def nodes_of(text: str) -> Nodes:
     return nodes
 
 
+def port_of(text: str) -> int:
+    """
+    Return the value of ``--master-port``.
+
+    >>> port_of("29400")
+    29400
+    """
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
 def endpoint_of(text: str) -> tuple[str | None, int | None]:
     """
     Return the host and the port of ``--rdzv-endpoint``; None for the one that is missing.
@@ -73,7 +87,7 @@ def endpoint_of(text: str) -> tuple[str | None, int | None]:
         host, port = text, ""
     if port and not port.isdecimal():
         raise argparse.ArgumentTypeError(f"{text} is no place to meet; give HOST:PORT")
-    return host.strip("[]") or None, int(port or 0) or None
+    return host.strip("[]") or None, port_of(port or "0") or None
 
 
 def conf_of(text: str) -> Conf:
@@ -89,9 +103,9 @@ def conf_of(text: str) -> Conf:
         try:
             match name:
                 case "join_timeout" | "timeout":
-                    values["join_timeout"] = float(value)
+                    values["join_timeout"] = seconds(value)
                 case "last_call_timeout":
-                    values[name] = float(value)
+                    values[name] = seconds(value)
                 case "is_host":
                     values[name] = {"1": True, "true": True, "0": False, "false": False}[value.lower()]
                 case "rank":
