@@ -77,6 +77,15 @@ def test_stat_and_the_facts_are_there(command: list[str]) -> None:
     assert run(command).stdout.startswith("versions\n")
 
 
+@pytest.mark.parametrize("arguments", [["stat", "--json"], ["top", "--count", "1"], ["--help"]])
+def test_an_output_that_cannot_be_written_is_a_failure_told_in_one_line(
+    command: list[str], arguments: list[str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*command, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "mp-all: [Errno 28] No space left on device\n")
+
+
 def test_the_demo_compares_the_same_program_on_both(command: list[str], tmp_path: Path) -> None:
     done = run(command, "demo", "--timeline", "here.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

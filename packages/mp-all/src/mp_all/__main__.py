@@ -65,13 +65,17 @@ def main() -> int:
 
 
 def run() -> int:
-    """Run the command line as a program: a reader that has gone ends it quietly."""
+    """Run the command line as a program: a reader that has gone ends it quietly, a full disk with one line."""
     try:
         code = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # as in `mp-all | head`
+    except OSError as error:
+        # What could not be written would fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):  # as in `mp-all | head`
+            return 0
+        print(f"mp-all: {error}", file=sys.stderr)
+        return 1
     return code
 
 
