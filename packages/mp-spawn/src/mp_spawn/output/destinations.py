@@ -19,7 +19,7 @@ from mp_spawn.calls.payload import InheritedFd
 logger = logging.getLogger("mp_spawn")
 
 STREAMS = ("stdout", "stderr")
-# A line of more characters than this is written in parts, so that a rank cannot fill the parent's memory.
+# A line of more bytes than this is written in parts, so that a rank cannot fill the parent's memory.
 LONGEST = 1 << 20
 COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -242,8 +242,9 @@ class Prefix(Piped):
     """
     ``"prefix"``: written to the same stream of this process, with the rank before each line.
 
-    The bytes of a rank are written as they came. A line is written when it ends, so that no rank cuts another's; a
-    progress line, which returns to its start by ``\\r``, is written whenever it moves, and ended if another line comes.
+    The bytes of a rank are written as they came. A line is written when it ends, so that no rank cuts another's of
+    up to `LONGEST` bytes; a progress line, which returns to its start by ``\\r``, is written whenever it moves, and
+    ended if another line comes.
     """
 
     #: The rank that reads from the terminal: its text is written before the line ends, as it may be a prompt.
