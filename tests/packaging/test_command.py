@@ -86,6 +86,12 @@ def test_an_output_that_cannot_be_written_is_a_failure_told_in_one_line(
     assert (done.returncode, done.stderr) == (1, "mp-all: [Errno 28] No space left on device\n")
 
 
+def test_stat_runs_without_an_output(command: list[str]) -> None:
+    line = ["sh", "-c", 'exec "$@" >&-', "sh", *command, "stat"]
+    done = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_demo_compares_the_same_program_on_both(command: list[str], tmp_path: Path) -> None:
     done = run(command, "demo", "--timeline", "here.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -194,6 +194,7 @@ def test_a_program_ends_with_the_command_even_if_that_is_killed(start_method: st
         (["--bind", "near", __file__], "--bind near is neither spread nor a set"),
         (["-n", "2", "--bind", "0", __file__], "--bind 0 has 1 sets for 2 ranks"),
         (["--bind", "99999", __file__], "names processor 99999, which this process may not use"),
+        (["--bind", "5-3", __file__], "--bind: 5-3 is no range of processors"),
         (["--env", "A", __file__], "--env A is no variable; give NAME=VALUE"),
         (["--timeout", "-1", __file__], "--timeout: -1 is no time to wait; give seconds, 2000000 at most"),
         (["--timeout", "3e6", __file__], "--timeout: 3e6 is no time to wait; give seconds, 2000000 at most"),

@@ -68,7 +68,8 @@ def run() -> int:
     """Run the command line as a program: a reader that has gone ends it quietly, a full disk with one line."""
     try:
         code = main()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed, as by `mp-all stat >&-`
+            sys.stdout.flush()
     except OSError as error:
         # What could not be written would fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -139,7 +139,10 @@ def ranges_of(text: str) -> list[list[range]]:
 
 def _range(text: str) -> range:
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    found = range(int(first), int(last or first) + 1)
+    if not found:
+        raise ValueError(f"--bind: {text} is no range of processors; give the smaller number first")
+    return found
 
 
 def output_of(chosen: argparse.Namespace) -> str | Path | Streams:
