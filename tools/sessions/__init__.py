@@ -25,7 +25,8 @@ def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
     key = content.hexdigest()[:16]
     folder = ROOT / "build" / "wheelhouse" / key
     if not folder.exists():
-        temporary = Path(session.create_tmp()).resolve()
+        # Not nox's temporary folder, which would be that of the tests as well: a path of a socket has 107 bytes.
+        temporary = Path(session.virtualenv.location, "wheels").resolve()
         made, builders = temporary / "wheelhouse", temporary / "builders"
         for path in (made, builders):
             shutil.rmtree(path, ignore_errors=True)
