@@ -140,8 +140,10 @@ class Zygote:
         """Start the worker of a request; it calls *close*."""
         name, identity, index, modules = pickle.loads(request)
         for module in modules:
-            with suppress(Exception):  # then each worker imports it, and says so
-                importlib.import_module(module)
+            # If a thread of the program was importing it at the fork, this would wait for ever.
+            if module not in sys.modules:
+                with suppress(Exception):  # then each worker imports it, and says so
+                    importlib.import_module(module)
         ends = WorkerEnds(*fds)
         ends.index, ends.stacks = index, self._stacks
         process = self._make(target=work, args=(ends, self._settings))
