@@ -47,13 +47,13 @@ def needs_pictures() -> None:
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("[0-9]*.py")), ids=lambda path: path.stem)
-def test_an_example_runs_and_its_assertions_hold(example: Path) -> None:
+def test_an_example_runs_and_its_assertions_hold(example: Path, strategy: str) -> None:
     if "import pandas" in example.read_text():
         pytest.importorskip("pandas", reason="pandas is not installed: nox -s containers")
     for module in "torch", "sklearn":
         if re.search(rf"(?m)^(import|from) {module}\b", example.read_text()):
             pytest.importorskip(module, reason=f"{module} is not installed: nox -s torch")
-    done = run_python(str(example), timeout=110.0)
+    done = run_python(str(example), timeout=110.0, MP_SHARING_STRATEGY=strategy)
     # On a busy machine the launcher ends, and logs, a rank that has not failed by itself within the grace period.
     done.stderr = re.sub(r"(?m)^Terminating process \d+ via signal SIG\w+\n", "", done.stderr)
     if "--max-restarts" in example.read_text():

@@ -119,13 +119,13 @@ class Supervisor:
 
     def restart(self, failed: list[tuple[Rank, Failure]], job: Job) -> None:
         """Start ranks again that have failed and ended: at once, since they share what a start costs."""
+        again = {old.index: old.restarts + 1 for old, _ in failed}
         for old, failure in failed:
-            again = old.restarts + 1
-            logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
+            logger.warning("%s; it is started again (%d of %d)", failure.describe(), again[old.index], job.max_restarts)
             self.past.append(failure)
             job.output.add(failure.rank, failure.for_file())
         try:
-            started = job.start({old.index: old.restarts + 1 for old, _ in failed})
+            started = job.start(again)
         except BaseException:
             self.end(0.0)
             raise
