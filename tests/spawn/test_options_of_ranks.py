@@ -115,6 +115,33 @@ def test_ranks_that_fail_together_are_started_again_by_one_interpreter(tmp_path:
     assert len({second for _, second in parents}) == 1
 
 
+FEW_DESCRIPTORS = """
+    import os, resource, sys
+    import mp_spawn, rank_functions
+    from pathlib import Path
+    from support.processes import ended
+    from support.waiting import until
+
+    if __name__ == "__main__":
+        fail = rank_functions.note_parent_and_fail_at_first
+        job = mp_spawn.start_processes(fail, (Path(sys.argv[1]),), 8, join=False, max_restarts=1)
+        assert all(until(lambda: ended(pid), 30) for pid in job.pids())
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(100)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, max(held) + 1))
+        for fd in held[:16]:  # enough for some ranks, and not for all
+            os.close(fd)
+        print(job.join(timeout=30))
+"""
+
+
+def test_ranks_that_fail_together_are_started_again_with_few_descriptors(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent)])
+    (tmp_path / "ranks").mkdir()
+    done = run_script(tmp_path, FEW_DESCRIPTORS, str(tmp_path / "ranks"), PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_a_rank_is_restarted_at_most_max_restarts_times(start_method: str, tmp_path: Path) -> None:
     job = start_processes(ranks.fail_at_first, (tmp_path, 9), 2, join=False, start_method=start_method, max_restarts=2)
     assert job is not None

@@ -13,7 +13,7 @@ from selectors import EVENT_READ, BaseSelector
 from typing import Any, Self
 
 from mp_spawn.errors import Failure, ProcessException, exception_of
-from mp_spawn.jobs.job import Job
+from mp_spawn.jobs.job import Job, are_descriptors_few
 from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.report_pipe import Kind
 from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, was_sent
@@ -104,9 +104,12 @@ class Supervisor:
             return not self._restart_all(events, failed[0][1], self.job)
         for old, _ in failed:
             self._await_end(events, old)
-        self.restart(failed, self.job)
-        for old, _ in failed:
-            events.add(self.ranks[old.index])
+        # The descriptors of an old rank go when a new one has its place.
+        few = are_descriptors_few(len(failed), self.job.output)
+        for together in [[each] for each in failed] if few else [failed]:
+            self.restart(together, self.job)
+            for old, _ in together:
+                events.add(self.ranks[old.index])
         return False
 
     def _await_end(self, events: Events, rank: Rank) -> None:

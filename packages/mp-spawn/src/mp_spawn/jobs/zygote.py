@@ -25,6 +25,7 @@ interpreter reads as it starts.
 from __future__ import annotations
 
 import _socket
+import errno
 import math
 import os
 import signal
@@ -186,6 +187,8 @@ class _Zygote:
         _, pid, error = STARTED.unpack(message)
         if error:
             raise OSError(error, f"rank {rank} cannot be started by fork: {os.strerror(error)}")
+        if not ancillary:
+            raise OSError(errno.EMFILE, f"rank {rank} cannot be started: {os.strerror(errno.EMFILE)}")
         fds.frombytes(ancillary[0][2])
         return pid, PidFd(fds[0])
 
