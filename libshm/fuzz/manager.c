@@ -176,17 +176,9 @@ static void send_with(int sock, const void *data, size_t size, int *fds, int cou
 
 static void send_frame(struct choices *c, int k)
 {
-    static const uint16_t OPS[] = {MPSHM__HELLO,
-                                   MPSHM__HELLO,
-                                   MPSHM__CHILD,
-                                   MPSHM__REGISTER,
-                                   MPSHM__REGISTER,
-                                   MPSHM__GET,
-                                   MPSHM__CONTROL,
-                                   MPSHM__ANSWER,
-                                   MPSHM__ADOPT,
-                                   MPSHM__ADOPT + 1,
-                                   0};
+    static const uint16_t OPS[] = {
+        MPSHM__HELLO,   MPSHM__HELLO,  MPSHM__CHILD, MPSHM__REGISTER, MPSHM__REGISTER,   MPSHM__GET,
+        MPSHM__CONTROL, MPSHM__ANSWER, MPSHM__ADOPT, MPSHM__MEMBER,   MPSHM__MEMBER + 1, 0};
     unsigned char bytes[sizeof(struct mpshm__frame) * 2] = {0};
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .a = MPSHM__NO_SLOT};
     size_t size = sizeof(frame);

@@ -2,10 +2,15 @@
  * processes of their session live. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stddef.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
+#include "base/clock.h"
 #include "base/descriptor_passing.h"
 #include "memory.h"
+#include "session/runtime_folder.h"
+#include "session/wire.h"
 
 static void close_everything(void)
 {
@@ -232,6 +237,105 @@ static void a_child_of_another_user_attaches(int strategy)
     a_new_child_is_given_all_it_needs(strategy, leave_alone, 0, 1);
 }
 
+static void become_another_user(void)
+{
+    CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+}
+
+/* It was forked before there was a manager, and finds it without a path when there is one. */
+static void share_as_another_user(int strategy, int ready, int from)
+{
+    unsigned char handle[MPSHM_HANDLE_SIZE];
+    mpshm_block b;
+
+    become_another_user();
+    uint64_t begin = mpshm__now_ns();
+    for (int i = 0; i < 10; i++)
+        CHECK_EQ(mpshm_block_allocate(strategy, 1000, 0, &b), -ENOLINK);
+    CHECK(mpshm__now_ns() - begin < 1000000000ull);
+    put_all(ready, "r", 1);
+    get_all(from, handle, sizeof(handle));
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
+    CHECK_EQ(((char *)b.data)[b.nbytes - 1], 9);
+    mpshm_block_release(&b);
+    b = make_block(strategy, 1 << 20);
+    mpshm_block_release(&b);
+    _exit(0);
+}
+
+static void be_a_stranger(int ids, int connected, int end)
+{
+    static const char prefix[] = "\0mpshm-";
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    unsigned char id[MPSHM_ID_SIZE];
+    char byte;
+
+    become_another_user();
+    get_all(ids, id, sizeof(id));
+    memcpy(address.sun_path, prefix, sizeof(prefix));
+    mpshm__format_id(id, address.sun_path + sizeof(prefix) - 1);
+    socklen_t length =
+        offsetof(struct sockaddr_un, sun_path) + sizeof(prefix) - 1 + 2 * MPSHM_ID_SIZE;
+    for (int i = 0; i < 20; i++) {
+        struct mpshm__frame frame = {.magic = MPSHM__WIRE,
+                                     .op = i % 2 ? MPSHM__MEMBER : MPSHM__CONTROL};
+        int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), fd = -1;
+        CHECK_EQ(connect(sock, (struct sockaddr *)&address, length), 0);
+        if (i >= 10)
+            continue; /* silent */
+        CHECK_EQ(mpshm__send_frame(sock, &frame, i % 4 == 1 ? 0 : -1, 0), 0);
+        CHECK_EQ(mpshm__recv_frame(sock, &frame, &fd, mpshm__now_ns() + 20000000000ull),
+                 -ECONNRESET);
+    }
+    put_all(connected, "c", 1);
+    CHECK_EQ(read(end, &byte, 1), 0);
+    _exit(0);
+}
+
+static void another_user_is_admitted_if_it_is_in_the_session(int strategy)
+{
+    unsigned char id[MPSHM_ID_SIZE], handle[MPSHM_HANDLE_SIZE];
+    int ids[2], ready[2], to[2], end[2];
+    pid_t one, member, stranger;
+    char byte;
+
+    if (geteuid() != 0)
+        SKIP("only root can change its user");
+    CHECK(pipe(ids) == 0 && pipe(ready) == 0 && pipe(to) == 0 && pipe(end) == 0);
+    stranger = forked();
+    if (stranger == 0) {
+        close(end[1]);
+        be_a_stranger(ids[0], ready[1], end[0]);
+    }
+    pid_t pid = forked();
+    if (pid == 0) {
+        close(end[1]);
+        CHECK_EQ(mpshm_attach(), 0);
+        member = forked();
+        if (member == 0)
+            share_as_another_user(strategy, ready[1], to[0]);
+        get_all(ready[0], &byte, 1);
+        mpshm_block a = make_block(strategy, 1 << 20);
+        memset(a.data, 9, a.nbytes);
+        CHECK_EQ(mpshm_own_session(id), 0);
+        put_all(ids[1], id, sizeof(id));
+        get_all(ready[0], &byte, 1);
+        CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
+        put_all(to[1], handle, sizeof(handle));
+        CHECK_EQ(reap(member), 0);
+        EVENTUALLY(mpshm_block_others(&a) == 0);
+        mpshm_block_release(&a);
+        _exit(0);
+    }
+    CHECK_EQ(reap(pid), 0);
+    EVENTUALLY(count_managers(&one) == 0); /* although the stranger is still connected */
+    close(end[1]);
+    CHECK_EQ(reap(stranger), 0);
+    for (int i = 0; i < 2; i++)
+        close(ids[i]), close(ready[i]), close(to[i]);
+    close(end[0]);
+}
+
 /* While a manager lives, no process starts a second one. */
 static void the_manager_creates_the_folder_again(int strategy)
 {
@@ -307,6 +411,7 @@ int main(void)
     run_in_a_session(the_manager_creates_the_folder_again);
     run_in_a_session(a_tree_survives_the_loss_of_folder_and_manager);
     run_in_a_session(a_child_of_another_user_attaches);
+    run_in_a_session(another_user_is_admitted_if_it_is_in_the_session);
     tear_down();
     return 0;
 }

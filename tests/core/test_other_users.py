@@ -81,6 +81,37 @@ def test_another_user_reaches_neither_the_manager_nor_the_runtime_folder(tmp_pat
     assert succeeded(done) == "True\nTrue\n"
 
 
+@pytest.mark.parametrize("method", mp.get_all_start_methods())
+def test_a_process_that_changes_its_user_before_anything_was_shared_gets_and_sends_arrays(
+    tmp_path: Path, strategy: str, method: str
+) -> None:
+    program = """
+        import os, sys
+        import numpy as np
+        import mp_all as mp
+
+        def serve(inbox, outbox):
+            os.setgroups([]), os.setgid(65534), os.setuid(65534)
+            while (array := inbox.get()) is not None:
+                outbox.put(array + 1)
+
+        if __name__ == "__main__":
+            context = mp.get_context(sys.argv[1])
+            inbox, outbox = context.Queue(), context.Queue()
+            child = context.Process(target=serve, args=(inbox, outbox))
+            child.start()
+            for size in (100_000, 200_000):
+                inbox.put(np.full(size, 1.0))
+                print(outbox.get(timeout=60).sum())
+            inbox.put(None)
+            child.join()
+            print(child.exitcode)
+    """
+    done = run_script(tmp_path, program, method, MP_SHARING_STRATEGY=strategy)
+    assert succeeded(done) == "200000.0\n400000.0\n0\n"
+    assert "SharedMemoryWarning" not in done.stderr
+
+
 def test_a_runtime_folder_of_another_user_is_refused_and_named(tmp_path: Path, strategy: str) -> None:
     folder = tmp_path / f"mpshm-{os.geteuid()}"
     folder.mkdir(mode=0o777)

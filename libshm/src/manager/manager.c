@@ -22,6 +22,7 @@
 #include "segment/memory_object.h"
 #include "session/connection.h"
 #include "session/control_lock.h"
+#include "session/manager_start.h"
 #include "session/runtime_folder.h"
 #include "session/process_slot.h"
 
@@ -106,7 +107,7 @@ static int only_the_parent_is_left(const struct manager *m)
             others = 1;
     }
     for (int c = FIRST; c < m->top; c++)
-        others |= m->slot_of[c] < 0;
+        others |= m->slot_of[c] == -1;
     return found && !others;
 }
 
@@ -121,6 +122,19 @@ static int poll_timeout(struct manager *m)
     return sooner(wait, sooner(mpshm__orphans_timeout(m), mpshm__cache_limit_timeout(m)));
 }
 
+/* Only a process of root can have changed its user. A manager that was killed has the address for a
+ * moment. Without the address, such a process is served only by the connection that it has. */
+static int listen_for_others(const unsigned char *id)
+{
+    int fd = geteuid() == 0 ? -EADDRINUSE : -EPERM;
+
+    for (int ms = 0; fd == -EADDRINUSE && ms < 20; ms++) {
+        mpshm__sleep_ms(ms > 0);
+        fd = mpshm__manager_listen_for_others(id);
+    }
+    return fd;
+}
+
 /* Loop until no process is in the session (0), only the parent is left (1), or a call fails
  * (-errno). */
 static int loop(struct manager *m, struct waiter *w)
@@ -129,7 +143,7 @@ static int loop(struct manager *m, struct waiter *w)
 
     for (;;) {
         int wait = poll_timeout(m);
-        m->fds[LISTENER].events = m->pause_admitting ? 0 : POLLIN;
+        m->fds[LISTENER].events = m->fds[FOR_OTHERS].events = m->pause_admitting ? 0 : POLLIN;
         int n = poll(m->fds, (nfds_t)m->top, wait);
         if (n < 0 && errno != EINTR)
             return -errno;
@@ -150,8 +164,9 @@ static int loop(struct manager *m, struct waiter *w)
             mpshm__folder_changed(m);
         else if (m->broken)
             mpshm__folder_repair(m);
-        if (m->fds[LISTENER].revents)
-            mpshm__client_accept(m);
+        for (int listener = LISTENER; listener <= FOR_OTHERS; listener++)
+            if (m->fds[listener].revents)
+                mpshm__client_accept(m, listener);
         mpshm__reaper_poll(m);
         mpshm__messages_expire(m);
         if (m->orphans)
@@ -171,6 +186,7 @@ static int loop(struct manager *m, struct waiter *w)
         if (m->fds[EMPTY].revents) {
             if (read(w->event_fd, &one, sizeof(one)) != sizeof(one))
                 return -errno;
+            mpshm__strangers_drop(m); /* who shows nothing holds nothing up */
             if (m->top == FIRST && !mpshm__reaper_has_pending(m))
                 return 0; /* it has the exclusive lock, so no process can enter now */
             flock(w->control_fd, LOCK_UN);
@@ -237,6 +253,7 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     mpshm__remove_dead_sessions();
 
     m->fds[LISTENER] = (struct pollfd){.fd = listener, .events = POLLIN};
+    m->fds[FOR_OTHERS].fd = listen_for_others(m->session.id);
     m->fds[EMPTY] = (struct pollfd){.fd = w.event_fd, .events = POLLIN};
     m->fds[FOLDER] = (struct pollfd){.fd = -1};
     m->fds[CACHE] = (struct pollfd){.fd = mpshm__cache_limit_fd(m), .events = POLLIN};

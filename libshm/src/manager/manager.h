@@ -15,16 +15,20 @@ enum {
     CLIENTS = 2 * MPSHM__SLOTS, /* some without a slot */
     TICK_MS = 100,              /* while anything is pending */
     LISTENER = 0,
-    EMPTY = 1,
-    FOLDER = 2,
-    CACHE = 3,
-    FIRST = 4,
+    FOR_OTHERS = 1, /* a listener for processes that are another user now */
+    EMPTY = 2,
+    FOLDER = 3,
+    CACHE = 4,
+    FIRST = 5,
 };
+
+/* The slot of a connection from which its process has not shown yet that it is in the session. */
+enum { STRANGER = -2 };
 
 struct manager {
     struct mpshm__session session; /* as a client has it, without a slot */
     struct pollfd fds[FIRST + CLIENTS];
-    int slot_of[FIRST + CLIENTS]; /* of a client, or -1 */
+    int slot_of[FIRST + CLIENTS]; /* of a client, -1 or STRANGER */
     int top;
     /* Slots whose connection is closed while their process lives: the program has closed the
      * descriptor, or the last manager was killed and the process has not connected again. */
@@ -99,7 +103,9 @@ int mpshm__messages_timeout(const struct manager *m);
 
 /* ---- serve.c ---- */
 
-void mpshm__client_accept(struct manager *m);
+void mpshm__client_accept(struct manager *m, int listener);
+/* Close the connections of strangers. */
+void mpshm__strangers_drop(struct manager *m);
 /* Add a connection: its index, or -EUSERS. Takes `sock` over. */
 int mpshm__client_add(struct manager *m, int sock);
 /* Serve one frame of connection `c`: 0, or an error after which it is closed. */

@@ -131,6 +131,13 @@ int mpshm__client_serve(struct manager *m, int c)
         return 0;
     if (err < 0)
         return err;
+    if (m->slot_of[c] == STRANGER) {
+        err = f.op == MPSHM__MEMBER && mpshm__fd_is(&m->session.control_fd, fd) ? 0 : -EACCES;
+        if (fd >= 0)
+            close(fd);
+        m->slot_of[c] = err == 0 ? -1 : STRANGER;
+        return err;
+    }
     switch (f.op) {
     case MPSHM__HELLO:
         f.err = hello(m, c, f.a);
@@ -180,20 +187,21 @@ void mpshm__client_disconnected(struct manager *m, int c)
     m->slot_of[c] = m->slot_of[m->top];
     /* Its process may also have been killed between taking a slot and saying so, or its child
      * may have. */
-    mpshm__reaper_discover(m);
+    if (slot != STRANGER)
+        mpshm__reaper_discover(m);
     if (slot >= 0)
         mpshm__reaper_watch(m, slot);
 }
 
 /* Answer -EMFILE, and not with silence, to a client for which there is no descriptor. */
-static void refuse_one(struct manager *m)
+static void refuse_one(struct manager *m, int listener)
 {
     struct mpshm__frame f = {.magic = MPSHM__WIRE, .op = MPSHM__ANSWER, .err = -EMFILE};
 
     if (m->spare < 0)
         return;
     close(m->spare);
-    int sock = accept4(m->fds[LISTENER].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int sock = accept4(m->fds[listener].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (sock >= 0) {
         mpshm__send_frame(sock, &f, -1, 0);
         close(sock);
@@ -212,17 +220,42 @@ int mpshm__client_add(struct manager *m, int sock)
     return m->top++;
 }
 
-void mpshm__client_accept(struct manager *m)
+void mpshm__strangers_drop(struct manager *m)
 {
-    int sock = accept4(m->fds[LISTENER].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    for (int c = m->top - 1; c >= FIRST; c--)
+        if (m->slot_of[c] == STRANGER)
+            mpshm__client_disconnected(m, c);
+}
+
+/* A process of the session has sent its descriptor by the time that others have come. One that was
+ * slower connects again. */
+static void add_stranger(struct manager *m, int sock)
+{
+    enum { MOST = 8 };
+    int count = 0;
+
+    for (int c = FIRST; c < m->top; c++)
+        count += m->slot_of[c] == STRANGER;
+    if (count >= MOST)
+        mpshm__strangers_drop(m);
+    int c = mpshm__client_add(m, sock);
+    if (c >= 0)
+        m->slot_of[c] = STRANGER;
+}
+
+void mpshm__client_accept(struct manager *m, int listener)
+{
+    int sock = accept4(m->fds[listener].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (sock < 0 && (errno == EMFILE || errno == ENFILE))
-        refuse_one(m);
+        refuse_one(m, listener);
     else if (sock < 0 && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED)
         m->pause_admitting = 1; /* polling the listener again would not help */
     if (sock < 0)
         return;
-    if (mpshm__peer_uid(sock) != (long)geteuid())
+    if (listener == FOR_OTHERS)
+        add_stranger(m, sock);
+    else if (mpshm__peer_uid(sock) != (long)geteuid())
         close(sock);
     else
         mpshm__client_add(m, sock);

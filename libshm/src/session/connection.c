@@ -87,7 +87,8 @@ static void be_stuck(struct mpshm__session *session, int err)
 
 static void note_if_stuck(struct mpshm__session *session, int err)
 {
-    if (err == -ETIMEDOUT || err == -ENOLINK || err == -ECHILD)
+    /* Another user's process learns at once that there is no manager, and must notice the first. */
+    if (err == -ETIMEDOUT || err == -ECHILD || (err == -ENOLINK && session->user == geteuid()))
         be_stuck(session, err);
 }
 

@@ -3,12 +3,27 @@
  * A process that finds no listener takes the lock `start`, looks again, binds the socket itself
  * and passes the listening descriptor to the manager that it starts. So connections are queued
  * from the moment of bind, no process polls for a socket to appear, and if many processes need a
- * manager at once, one of them starts it. */
+ * manager at once, one of them starts it.
+ *
+ * Note [Another user]
+ *
+ *   root's process               its child, which has called setuid
+ *   starts the manager           may not open the folder
+ *          |                              |
+ *       "socket" ------> manager <--- "\0mpshm-<session>"  MEMBER, with the control file
+ *
+ *   A process that has changed its user may have no connection, because there was no manager when
+ *   it started or because the program has closed it. The manager of root, who alone can make such
+ *   children, also listens in the abstract namespace, which has no permissions. There it admits
+ *   whoever sends a descriptor of the control file, which nobody else can open; and the client
+ *   admits only the user of the control file as its manager. Without a manager such a process
+ *   starts none, for the others would not admit one of its user: its arrays travel as bytes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,12 +77,42 @@ static int socket_address(const unsigned char *id, struct sockaddr_un *address, 
     return n < (int)sizeof(address->sun_path) ? 0 : -ENAMETOOLONG;
 }
 
+/* See Note [Another user]. Returns the length. */
+static socklen_t address_for_others(const unsigned char *id, struct sockaddr_un *address)
+{
+    static const char prefix[] = "\0mpshm-";
+
+    memset(address, 0, sizeof(*address));
+    address->sun_family = AF_UNIX;
+    memcpy(address->sun_path, prefix, sizeof(prefix));
+    mpshm__format_id(id, address->sun_path + sizeof(prefix) - 1);
+    return offsetof(struct sockaddr_un, sun_path) + sizeof(prefix) - 1 + 2 * MPSHM_ID_SIZE;
+}
+
+static int is_other_user(const struct mpshm__session *session)
+{
+    return session->control != NULL && session->user != geteuid();
+}
+
+static int show_membership(struct mpshm__session *session, int sock)
+{
+    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__MEMBER};
+    int control = mpshm__fd_get(&session->control_fd);
+
+    return control < 0 ? -ENOLINK : mpshm__send_frame(sock, &frame, control, 0);
+}
+
 /* Returns a connected socket. -EAGAIN: the listener's queue is full. */
-int mpshm__manager_try(const struct mpshm__session *session)
+int mpshm__manager_try(struct mpshm__session *session)
 {
     struct sockaddr_un address;
-    int sock, folder, err = socket_address(session->id, &address, &folder);
+    socklen_t length = sizeof(address);
+    int sock, folder = -1, err = 0, other = is_other_user(session);
 
+    if (other)
+        length = address_for_others(session->id, &address);
+    else
+        err = socket_address(session->id, &address, &folder);
     if (err < 0)
         return err;
     do
@@ -75,16 +120,19 @@ int mpshm__manager_try(const struct mpshm__session *session)
     while (sock < 0 && mpshm__fd_use_reserve(-errno));
     if (sock < 0)
         err = mpshm__failed("socket");
-    else if (MPSHM__RETRY(connect(sock, (const struct sockaddr *)&address, sizeof(address))) < 0)
+    else if (MPSHM__RETRY(connect(sock, (const struct sockaddr *)&address, length)) < 0)
         err = mpshm__failed("connect");
     if (folder >= 0)
         close(folder);
     if (err == 0) {
         long peer = mpshm__peer_uid(sock);
-        if (peer == (long)geteuid() || peer == (long)session->user)
-            return sock;
-        err = peer < 0 ? -ENOPROTOOPT : -EACCES;
+        if (peer == (long)session->user || (!other && peer == (long)geteuid()))
+            err = other ? show_membership(session, sock) : 0;
+        else
+            err = peer < 0 ? -ENOPROTOOPT : -EACCES;
     }
+    if (err == 0)
+        return sock;
     if (sock >= 0)
         close(sock);
     return err;
@@ -96,7 +144,7 @@ static int nobody_listens(int err)
 }
 
 /* A stopped manager accepts no connection, so the wait has a limit. */
-static int connect_within(const struct mpshm__session *session)
+static int connect_within(struct mpshm__session *session)
 {
     uint64_t until = mpshm__now_ns() + MPSHM__ANSWER_WITHIN_S * 1000000000ull;
 
@@ -210,6 +258,21 @@ int mpshm__manager_listen(const unsigned char *id)
     return err < 0 ? err : listener;
 }
 
+int mpshm__manager_listen_for_others(const unsigned char *id)
+{
+    struct sockaddr_un address;
+    socklen_t length = address_for_others(id, &address);
+    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (sock >= 0 && bind(sock, (const struct sockaddr *)&address, length) == 0 &&
+        listen(sock, BACKLOG) == 0)
+        return sock;
+    int err = mpshm__failed("bind");
+    if (sock >= 0)
+        close(sock);
+    return err;
+}
+
 /* Start a manager. The caller has the lock `start`, and no process listens at the path. */
 static int start_manager(const struct mpshm__session *session, int control)
 {
@@ -281,12 +344,12 @@ int mpshm__manager_connect(struct mpshm__session *session, int may_start)
 
     if (may_start && nobody_listens(err))
         do
-            err = start(session);
+            err = is_other_user(session) ? -ENOLINK : start(session);
         while (err == -ENOENT && attempt++ < ATTEMPTS); /* the folder was removed meanwhile */
     return err;
 }
 
-int mpshm__manager_is_there(const struct mpshm__session *session)
+int mpshm__manager_is_there(struct mpshm__session *session)
 {
     int sock = mpshm__manager_try(session);
 

@@ -25,12 +25,17 @@ static void user_path(char *path, size_t size)
     snprintf(path, size, "%s/mpshm-%u", mpshm__runtime_root(), (unsigned)geteuid());
 }
 
-void mpshm__session_path(const unsigned char *id, const char *leaf, char *path, size_t size)
+void mpshm__format_id(const unsigned char *id, char hex[MPSHM__ID_TEXT])
 {
-    char user[MPSHM__PATH], hex[2 * MPSHM_ID_SIZE + 1];
-
     for (int i = 0; i < MPSHM_ID_SIZE; i++)
         snprintf(hex + 2 * i, 3, "%02x", id[i]);
+}
+
+void mpshm__session_path(const unsigned char *id, const char *leaf, char *path, size_t size)
+{
+    char user[MPSHM__PATH], hex[MPSHM__ID_TEXT];
+
+    mpshm__format_id(id, hex);
     user_path(user, sizeof(user));
     snprintf(path, size, "%s/%s%s%s", user, hex, leaf[0] ? "/" : "", leaf);
 }

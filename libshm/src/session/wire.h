@@ -16,6 +16,8 @@ enum mpshm__op {
     MPSHM__ADOPT,     /* ask for a dead owner's segment. size = of the block, nonce[0] = least data.
                          Answer: a = index, with a descriptor; or -ENOENT and size = bytes of data
                          in all such segments */
+    MPSHM__MEMBER,    /* the first frame of another user's process, with a descriptor of the control
+                         file. There is no answer */
 };
 enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707302 };
 /* A client takes a manager that is silent for so long for stopped. */

@@ -20,9 +20,9 @@ NO_MANAGER = {
     number.ECHILD: f"the shared memory manager (shm-manager) cannot start; {_ALLOW}, and one more process (ulimit -u)",
     number.ENOPROTOOPT: f"the system does not tell whose the shared memory manager is; {_ALLOW}",
     number.ECONNRESET: f"the shared memory manager (shm-manager) ends whenever it is started; {_ALLOW}",
-    number.ENOLINK: "this process has closed its descriptors, and the folder of its session is gone, or is that of "
-    "another user, whom this process was, so nothing leads to the session any more; start the process again, kill "
-    "-CONT a stopped shm-manager, or make a shared array before a process starts that changes its user",
+    number.ENOLINK: "this process has closed its descriptors and the folder of its session is gone, or it has changed "
+    "its user before its parent shared anything; start the process again, kill -CONT a stopped shm-manager, or make a "
+    "shared array before a process starts that changes its user",
 }
 
 
