@@ -135,6 +135,11 @@ import numpy
 import mp_all as mp
 import sys
 
+def limits():
+    return {name: value for name, value in os.environ.items() if "NUM_THREADS" in name}
+
+BEFORE = limits()
+
 def seen():
     return AT_IMPORT, os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("NUMBA_NUM_THREADS")
 
@@ -144,7 +149,7 @@ if __name__ == "__main__":
         print([pool.apply(seen), pool.apply(seen)])
     with mp.ProcessPoolExecutor(1, ctx, threads_per_worker=2) as executor:
         print(executor.submit(seen).result())
-    assert not any("NUM_THREADS" in name for name in os.environ)
+    assert limits() == BEFORE
 """
 
 

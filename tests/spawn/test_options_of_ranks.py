@@ -30,7 +30,8 @@ def test_env_is_a_mapping_or_a_function_of_the_rank(start_method: str) -> None:
     assert "MP_TEST_X" not in os.environ
 
 
-def test_threads_per_rank_is_set_before_numpy_is_loaded() -> None:
+def test_threads_per_rank_is_set_before_numpy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
     assert run(ranks.threads_of_numpy, nprocs=2, threads_per_rank=1) == [1, 1]
 
 
