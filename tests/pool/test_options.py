@@ -294,3 +294,16 @@ def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], match: s
         with pytest.raises(ValueError, match="buffersize must be at least 1, not 0"):
             pool.imap(abs, [1], buffersize=0)
         assert pool._cache == {}
+
+
+@pytest.mark.parametrize("method", ["map", "starmap", "imap", "imap_unordered"])
+@pytest.mark.parametrize("chunksize", [1.5, float("nan"), "2", 0])
+def test_a_chunksize_that_is_no_number_of_items_is_refused_and_the_pool_goes_on(method: str, chunksize: Any) -> None:
+    refused = pytest.raises((TypeError, ValueError), match=f"chunksize must be .*at least 1, not {chunksize!r}")
+    with mp.Pool(1) as pool, mp.ProcessPoolExecutor(1) as executor:
+        with refused:
+            getattr(pool, method)(max, [(1, 2), (3, 4)], chunksize)
+        with refused:
+            executor.map(max, [(1, 2), (3, 4)], chunksize=chunksize)
+        assert pool._cache == {}
+        assert pool.apply(max, (1, 2)) == executor.submit(max, 1, 2).result() == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mp_pool.tasks.task_options import check_numbers
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -33,8 +35,7 @@ def cut(array: Any, blocks: int, axis: int) -> list[Any]:
         raise ValueError("map_blocks cuts an array along an axis, and this one has no dimension")
     if not -given.ndim <= axis < given.ndim:
         raise ValueError(f"axis {axis} is out of range for an array of {given.ndim} dimensions")
-    if blocks < 1:
-        raise ValueError(f"blocks must be at least 1, not {blocks}")
+    check_numbers(blocks=blocks)
     length = given.shape[axis]
     shared = given if _share is None else _share(given)
     return np.array_split(shared, max(1, min(blocks, length)), axis)

@@ -33,7 +33,7 @@ from mp_pool.scheduling.unopened import Unopened
 from mp_pool.tasks.mappers import starmap_chunk
 from mp_pool.tasks.shared_function import SharedFunction
 from mp_pool.tasks.task import Outcome, Task
-from mp_pool.tasks.task_options import HasOptions, TaskOptions
+from mp_pool.tasks.task_options import HasOptions, TaskOptions, check_numbers
 from mp_pool.workers.settings_of_workers import settings_for
 
 TYPE_CHECKING = False
@@ -224,10 +224,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         iterator
             The results, in the order of the items.
         """
-        if chunksize < 1:
-            raise ValueError("chunksize must be >= 1.")
-        if buffersize is not None and buffersize < 1:
-            raise ValueError(f"buffersize must be at least 1, not {buffersize}")
+        check_numbers(chunksize=chunksize, buffersize=buffersize)
         deadline = None if timeout is None else timeout + time.monotonic()
         # A `submit` of the program (of a subclass, or put in place of ours) has to see each call, with the arguments
         # that the standard `map` gives it.

@@ -20,7 +20,7 @@ from mp_pool.scheduling.scheduler import Scheduler
 from mp_pool.scheduling.unopened import imports_under_way
 from mp_pool.tasks.mappers import map_chunk, starmap_chunk
 from mp_pool.tasks.task import Task, TaskSource, report
-from mp_pool.tasks.task_options import HasOptions, TaskOptions
+from mp_pool.tasks.task_options import HasOptions, TaskOptions, check_numbers
 from mp_pool.workers.settings_of_workers import settings_for
 
 TYPE_CHECKING = False
@@ -313,8 +313,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         if chunksize is None:
             chunksize, extra = divmod(length, self._processes * 4)
             chunksize += bool(extra)
-        if chunksize < 1 and length:
-            raise ValueError(f"chunksize must be at least 1, not {chunksize}")
+        if length:
+            check_numbers(chunksize=chunksize)
         if self._options.is_watched and length:
             chunksize = 1  # the limits are those of one item
         result = Mapped(self, chunksize if length else 0, length, _guarded(callback), _guarded(error_callback))
@@ -391,10 +391,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
     ) -> Any:
         try:
             self._check_running()  # type: ignore[attr-defined]
-            if chunksize < 1:
-                raise ValueError(f"chunksize must be at least 1, not {chunksize}")
-            if buffersize is not None and buffersize < 1:
-                raise ValueError(f"buffersize must be at least 1, not {buffersize}")
+            check_numbers(chunksize=chunksize, buffersize=buffersize)
         except BaseException:
             del self._cache[result._job]
             raise

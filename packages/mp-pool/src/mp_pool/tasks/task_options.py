@@ -69,10 +69,11 @@ def check_numbers(**options: Any) -> None:
     """
     for name, value in options.items():
         above, least = _RANGES.get(name, (0, "more than 0 bytes"))
-        if value is None:
+        if value is None and name != "chunksize":
             continue
-        if not _is_number(value, whole=name == "retries"):
-            raise TypeError(f"{name} must be {least}, not {value!r}")
+        whole = name in _RANGES and name != "timeout"
+        if not _is_number(value, whole):
+            raise TypeError(f"{name} must be {'a whole number, ' * whole}{least}, not {value!r}")
         number: Any = value
         if not number > above:  # nor is not-a-number
             raise ValueError(f"{name} must be {least}, not {value}")
@@ -89,7 +90,7 @@ def _is_number(value: Any, whole: bool) -> bool:
 _RANGES = {
     "retries": (-1, "0 or more"),
     "timeout": (0, "more than 0 seconds"),
-    "threads_per_worker": (0, "at least 1"),
+    **dict.fromkeys(("threads_per_worker", "chunksize", "buffersize", "blocks"), (0, "at least 1")),
 }
 
 DEFAULTS = TaskOptions()
