@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pool_tasks as tasks
@@ -164,11 +164,37 @@ def test_an_exception_of_a_callback_is_printed_and_affects_no_result(ctx: BaseCo
     assert [hook.exc_type for hook in shown] == [ZeroDivisionError] * 2
 
 
-def leave(value: object) -> None:
-    raise SystemExit(4)
+class RaisesWhenPickled:
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> NoReturn:
+        raise self.error("in reduce")
 
 
-def test_a_callback_that_exits_is_printed_and_ends_no_pool(ctx: BaseContext, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
+def test_what_ends_a_program_when_an_argument_is_pickled_is_the_error_of_its_call(error: type[BaseException]) -> None:
+    raises = RaisesWhenPickled(error)
+    with mp.Pool(1) as pool, mp.ProcessPoolExecutor(1) as executor:
+        for _ in range(5):
+            with pytest.raises(error, match="in reduce"):
+                pool.apply(abs, (raises,))
+            with pytest.raises(error, match="in reduce"):
+                executor.submit(abs, raises).result(tasks.PATIENCE)
+            with pytest.raises(error, match="in reduce"):
+                list(executor.map(abs, [raises], timeout=tasks.PATIENCE))
+        assert pool.apply(abs, (-1,)) == executor.submit(abs, -1).result() == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_callback_that_exits_is_printed_and_ends_no_pool(
+    ctx: BaseContext, error: type[BaseException], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest's makes a failure of it
+
+    def leave(value: object) -> None:
+        raise error(4)
+
     with ctx.Pool(1) as pool:
         assert pool.apply_async(tasks.square, (3,), callback=leave).get(tasks.PATIENCE) == 9
         assert pool.map_async(tasks.square, [3, 4], callback=leave).get(tasks.PATIENCE) == [9, 16]
@@ -178,7 +204,7 @@ def test_a_callback_that_exits_is_printed_and_ends_no_pool(ctx: BaseContext, cap
         future.add_done_callback(leave)
         assert future.result(tasks.PATIENCE) == 9
         assert executor.submit(tasks.square, 4).result(tasks.PATIENCE) == 16
-    assert "SystemExit: 4" in capfd.readouterr().err
+    assert f"{error.__name__}: 4" in capfd.readouterr().err
 
 
 def test_a_callback_may_use_the_pool(ctx: BaseContext) -> None:

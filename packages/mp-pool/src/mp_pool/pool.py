@@ -494,7 +494,7 @@ def _guarded(callback: Callback) -> Callback:
     def guarded(value: Any) -> None:
         try:
             callback(value)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             report(error)
 
     return guarded

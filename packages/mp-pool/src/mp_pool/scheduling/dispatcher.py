@@ -179,8 +179,8 @@ class Dispatcher:
             task.number = self._numbers
         try:
             task.pickle(self.definitions)
-        except Exception as error:
-            if is_of_handler(error):
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or is_of_handler(error):
                 raise
             return False  # the thread finds out again
         beside = bool(worker.tasks) or task.options.is_watched
@@ -272,10 +272,10 @@ class Dispatcher:
         return tasks, None
 
     def _is_pickled(self, task: Task) -> bool:
-        """Pickle *task*, or record that it has failed."""
+        """Pickle *task*, or record that it has failed. No signal handler runs in this thread."""
         try:
             task.pickle(self.definitions)
-        except Exception as error:
+        except BaseException as error:
             self.failed.append(delivery(task, (False, error)))
             self.news = True
             return False

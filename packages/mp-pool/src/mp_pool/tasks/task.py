@@ -356,7 +356,7 @@ def deliver(sink: Sink, index: int, outcome: Outcome) -> None:
         sink._set(index, outcome)
     except KeyError:
         pass  # the result was dropped
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         report(error)
 
 
@@ -368,7 +368,7 @@ def deliver_all(outcomes: list[Delivery]) -> None:
         if hasattr(sink, "_set_all"):
             try:
                 sink._set_all(list(of_sink))
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 report(error)
         else:
             for _, index, outcome, _ in of_sink:
@@ -393,11 +393,13 @@ def abort_all(sinks: dict[Any, Any], error: BaseException) -> None:
 
 def report(error: BaseException) -> None:
     """
-    Print an exception of a callback, as `threading` prints that of a thread; raise a `SystemExit` of a signal handler.
+    Print an exception of a callback, as `threading` prints that of a thread; raise what ends the program: Ctrl-C, or
+    the `SystemExit` of a signal handler.
     """
+    is_of_main = threading.current_thread() is threading.main_thread()
+    if not isinstance(error, Exception) and is_of_main and (type(error) is KeyboardInterrupt or is_of_handler(error)):
+        raise error
     if isinstance(error, SystemExit):  # which `threading` leaves out
-        if is_of_handler(error):
-            raise error
         import traceback
 
         traceback.print_exception(error)
