@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures.process
 import functools
 import itertools
+import operator
 import os
 import threading
 import time
@@ -121,6 +122,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
     ) -> None:
         if max_workers is None:
             max_workers = getattr(os, "process_cpu_count", os.cpu_count)() or 1
+        max_workers = operator.index(max_workers)
         if max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         if initializer is not None and not callable(initializer):
