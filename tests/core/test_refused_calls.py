@@ -252,7 +252,7 @@ PROGRAM = """
                 print("same", flush=True)
 """
 #: Without the others (read, mmap, close, futex, ...) no interpreter runs.
-CALLS = sorted(NUMBERS.get(platform.machine(), {}))
+CALLS = sorted({*NUMBERS.get(platform.machine(), {})} - {"sigaltstack"})  # -X faulthandler needs it
 ERRORS = ("EPERM", "ENOSYS", "EMFILE", "ENOMEM")
 #: What the text of an error names in the place of the call. The manager lists the calls that it needs. For a limit, the
 #: text says which: "shared memory" and "file_descriptor" stand in other texts, so they do not count.

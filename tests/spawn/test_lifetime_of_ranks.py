@@ -219,6 +219,15 @@ def test_an_exception_in_a_with_block_ends_the_ranks(start_method: str) -> None:
     assert [process.exitcode for process in job.processes] == [-signal.SIGTERM] * 2
 
 
+def test_a_stopped_rank_is_ended_by_sigterm(start_method: str) -> None:
+    job = started(ranks.sleep, start_method=start_method)
+    with pytest.raises(ZeroDivisionError), job:
+        for pid in job.pids():
+            os.kill(pid, signal.SIGSTOP)
+        raise ZeroDivisionError
+    assert [process.exitcode for process in job.processes] == [-signal.SIGTERM] * 2
+
+
 def test_the_end_of_a_with_block_waits_and_raises(start_method: str) -> None:
     with started(ranks.nothing, start_method=start_method) as job:
         pass

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -52,6 +56,25 @@ def ran(folder: Path, refusal: str, start_method: str) -> None:
     if said == "skip\n":
         pytest.skip("no seccomp filters or user namespaces here")
     assert said == "ran\n"
+
+
+def test_where_no_stack_for_signals_may_be_set_ranks_and_pools_run_without_stacks(start_method: str) -> None:
+    program = """
+        import sys
+        from support.refused_calls import refuse
+        import mp_all as mp
+        import mp_spawn
+
+        refuse("sigaltstack")
+        with mp.get_context(sys.argv[1]).Pool(1) as pool:
+            print(pool.apply(abs, (-7,)))
+        print(mp_spawn.run(max, (0,), 2, start_method=sys.argv[1]))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), start_method]  # without -X faulthandler, which fails
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": TESTS}, capture_output=True, text=True, timeout=60)
+    if done.stdout == "skip\n":
+        pytest.skip("no seccomp filters here")
+    assert (done.stdout, done.stderr) == ("7\n[0, 1]\n", "")
 
 
 @pytest.mark.parametrize("calls", [["memfd_create"], ["socketpair"], ["memfd_create", "socketpair", "pidfd_open"]])

@@ -21,8 +21,8 @@ NO_MANAGER = {
     number.ENOPROTOOPT: f"the system does not tell whose the shared memory manager is; {_ALLOW}",
     number.ECONNRESET: f"the shared memory manager (shm-manager) ends whenever it is started; {_ALLOW}",
     number.ENOLINK: "this process has closed its descriptors and the folder of its session is gone, or it has changed "
-    "its user before its parent shared anything; start the process again, kill -CONT a stopped shm-manager, or make a "
-    "shared array before a process starts that changes its user",
+    "its user before its parent shared anything, so nothing leads to the session; start the process again, kill -CONT "
+    "a stopped shm-manager, or make a shared array before a process starts that changes its user",
 }
 
 

@@ -68,9 +68,9 @@ def check_numbers(**options: Any) -> None:
     ValueError: retries must be 0 or more, not -1
     """
     for name, value in options.items():
-        above, least = _RANGES.get(name, (0, "more than 0 bytes"))
-        if value is None and name != "chunksize":
+        if (type(value) is int and value > 0) or (value is None and name != "chunksize"):
             continue
+        above, least = _RANGES.get(name, (0, "more than 0 bytes"))
         whole = name in _RANGES and name != "timeout"
         if not _is_number(value, whole):
             raise TypeError(f"{name} must be {'a whole number, ' * whole}{least}, not {value!r}")

@@ -126,7 +126,10 @@ def _write_stacks(fd: int, index: int) -> None:
     except OSError:
         return
     os.lseek(own, index * PLACE, os.SEEK_SET)
-    faulthandler.enable(own)
+    try:
+        faulthandler.enable(own)
+    except OSError:  # a sandbox refuses sigaltstack
+        os.close(own)
 
 
 def _initialize(settings: Settings, ring: Any, index: int) -> bool:

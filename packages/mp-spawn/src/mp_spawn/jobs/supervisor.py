@@ -203,6 +203,7 @@ class Supervisor:
                     # A rank that has raised ends already: its threads, and what it calls at its end, may need the time.
                     if rank.report is None or rank.report.kind is not Kind.RAISED:
                         rank.signal(signal.SIGTERM, casualties)
+                        rank.signal(signal.SIGCONT, casualties)  # a stopped one takes the other signal then
                 grace_period = 0.0
             self.pass_time(max(grace_period, self._time_to_end))
         finally:

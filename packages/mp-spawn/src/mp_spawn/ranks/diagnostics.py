@@ -9,6 +9,7 @@ SIGUSR1 and SIGUSR2 themselves.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -81,7 +82,8 @@ def write_stacks_to(inherited: InheritedFd) -> None:
     import faulthandler
 
     inherited.move_up()
-    if not faulthandler.is_enabled():
-        faulthandler.enable(inherited.fd)
-    if DUMP:
-        faulthandler.register(DUMP, inherited.fd)
+    with contextlib.suppress(OSError):  # a sandbox refuses sigaltstack
+        if not faulthandler.is_enabled():
+            faulthandler.enable(inherited.fd)
+        if DUMP:
+            faulthandler.register(DUMP, inherited.fd)
