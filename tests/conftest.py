@@ -23,8 +23,6 @@ import mp_all as mp
 ASKED = os.environ.get("MP_TEST_STRATEGY")
 STRATEGIES = [ASKED] if ASKED else sorted(mp.get_all_sharing_strategies())
 START_METHODS = mp.get_all_start_methods()
-# NumPy's threads spin as they start, for 70 ms of processor time in each of thousands of programs.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("no time", deadline=None)  # a busy machine takes any time
 settings.load_profile("no time")
 
