@@ -232,45 +232,45 @@ static int lock_start(const struct mpshm__session *session)
     }
 }
 
+/* The manager may replace its listener between poll and accept, which must not wait then. */
+static int listen_at(const struct sockaddr_un *address, socklen_t length)
+{
+    int err = 0, listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (listener < 0)
+        return mpshm__failed("socket");
+    if (bind(listener, (const struct sockaddr *)address, length) < 0)
+        err = mpshm__failed("bind");
+    else if (listen(listener, BACKLOG) < 0)
+        err = mpshm__failed("listen");
+    if (err < 0)
+        close(listener);
+    return err < 0 ? err : listener;
+}
+
 int mpshm__manager_listen(const unsigned char *id)
 {
     struct sockaddr_un address;
-    int listener, folder = -1, err = mpshm__session_make_folder(id);
+    int folder = -1, err = mpshm__session_make_folder(id);
 
     if (err == 0)
         err = socket_address(id, &address, &folder);
     if (err < 0)
         return err;
     unlink(address.sun_path);
-    /* The manager may replace its listener between poll and accept, which must not wait then. */
-    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* The folder has mode 0700, so the mode of the socket does not matter. */
-    if (listener < 0)
-        err = mpshm__failed("socket");
-    else if (bind(listener, (const struct sockaddr *)&address, sizeof(address)) < 0)
-        err = mpshm__failed("bind");
-    else if (listen(listener, BACKLOG) < 0)
-        err = mpshm__failed("listen");
-    if (err < 0 && listener >= 0)
-        close(listener);
+    err = listen_at(&address, sizeof(address));
     if (folder >= 0)
         close(folder);
-    return err < 0 ? err : listener;
+    return err;
 }
 
 int mpshm__manager_listen_for_others(const unsigned char *id)
 {
     struct sockaddr_un address;
     socklen_t length = address_for_others(id, &address);
-    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    if (sock >= 0 && bind(sock, (const struct sockaddr *)&address, length) == 0 &&
-        listen(sock, BACKLOG) == 0)
-        return sock;
-    int err = mpshm__failed("bind");
-    if (sock >= 0)
-        close(sock);
-    return err;
+    return listen_at(&address, length);
 }
 
 /* Start a manager. The caller has the lock `start`, and no process listens at the path. */
