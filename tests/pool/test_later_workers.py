@@ -277,6 +277,24 @@ def test_a_later_worker_collects_garbage_as_the_program_did() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("program", ["", "gc.freeze()"])
+def test_a_later_worker_has_the_program_s_objects_as_they_are_and_collects_none_of_them_at_its_start(
+    program: str,
+) -> None:
+    text = f"""
+    import gc
+    import mp_all as mp
+    gc.collect()
+    {program}
+    young = [[object()] for _ in range(gc.get_threshold()[0] // 2)]
+    with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        counts = [pool.apply(gc.get_count)[0] for _ in range(5)]
+        assert {{bool(pool.apply(gc.get_freeze_count)) for _ in range(5)}} == {{bool(gc.get_freeze_count())}}
+    assert gc.get_freeze_count() or max(counts[1:]) < len(young), counts
+    """
+    succeeded(run_python("-c", textwrap.dedent(text)))
+
+
 AFTER_FORK = """
     import multiprocessing
     import os

@@ -101,7 +101,9 @@ class Zygote:
             if pid == 0:
                 for recorder in recorders:
                     recorder.name_process("zygote of a pool")
-                _serve(theirs, functools.partial(self._process_of, os.getppid(), mask, beside_threads, gc.isenabled()))
+                collects, thaws = gc.isenabled(), not gc.get_freeze_count()
+                start = functools.partial(self._process_of, os.getppid(), mask, beside_threads, collects, thaws)
+                _serve(theirs, start)
             self._pid = pid
             try:
                 self._process.fd = os.pidfd_open(pid)
@@ -133,6 +135,7 @@ class Zygote:
         mask: Any,
         beside_threads: bool,
         collects: bool,
+        thaws: bool,
         request: bytes,
         fds: list[int],
         close: Callable[[], None],
@@ -151,6 +154,8 @@ class Zygote:
 
         def begin(bootstrap: Any, *args: Any, **options: Any) -> Any:
             close()
+            if thaws:
+                gc.unfreeze()
             if collects:
                 gc.enable()
             process._parent_pid = parent
@@ -159,6 +164,10 @@ class Zygote:
             return bootstrap(parent_sentinel=self._death)
 
         process._bootstrap = functools.partial(begin, process._bootstrap)
+        if thaws:
+            # No object counts as new then. Otherwise those of this process would soon have each worker begin with a
+            # collection, which copies the memory of all that are young.
+            gc.freeze()
         # A thread of the pool's process may have had the lock of its `sys.stdin`.
         with left_alone(process) if beside_threads else nullcontext():
             process.start()
