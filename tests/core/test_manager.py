@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
+import mp_core
 
 SENTINEL = """
     import sys, time
@@ -108,3 +110,23 @@ def test_one_session_has_one_manager(ctx, strategy: str) -> None:
     process.join(TIMEOUT)
     process.close()
     ours.close()
+
+
+@pytest.mark.parametrize("lost", ["the file", "its mode"])
+def test_a_copy_of_the_package_that_lost_its_manager_is_told_so(tmp_path: Path, lost: str) -> None:
+    shutil.copytree(Path(mp_core.__file__).parent, tmp_path / "mp_core", ignore=shutil.ignore_patterns("__pycache__"))
+    manager = tmp_path / "mp_core" / "shm-manager"
+    if lost == "the file":
+        manager.unlink()
+    else:
+        manager.chmod(0o600)
+    program = """
+        import mp_core
+
+        try:
+            mp_core.Block(1000)
+        except OSError as error:
+            print(error)
+    """
+    said = succeeded(run_script(tmp_path, program))
+    assert f"{manager} is missing or may not be executed" in said and "install mp-core again" in said

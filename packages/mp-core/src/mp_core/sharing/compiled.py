@@ -51,7 +51,9 @@ def _load_block() -> Any:
 
 
 _block = _load_block()
-if (_refused := _block.set_manager(os.fsencode(os.path.join(_FOLDER, "shm-manager")))) < 0:
+#: The path of the program that a session has as its manager.
+MANAGER: str = os.path.join(_FOLDER, "shm-manager")
+if (_refused := _block.set_manager(os.fsencode(MANAGER))) < 0:
     raise OSError(-_refused, f"the path of shm-manager: {os.strerror(-_refused)}")
 
 #: Whether memory is shared by libshm, and not by `portable`.
