@@ -94,11 +94,14 @@ def test_a_missing_dev_shm_is_named(tmp_path: Path) -> None:
     assert second == "not refused"
 
 
-def test_a_full_runtime_folder_is_reported_and_not_memory(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize("left", ["a page", "no page"])
+def test_a_full_runtime_folder_is_reported_and_not_memory(tmp_path: Path, strategy: str, left: str) -> None:
     folder = tmp_path / "full"
     folder.mkdir()
-    path = written(tmp_path, REFUSED + "\n    print(why(1000))")
+    path = written(tmp_path, REFUSED + "\n    print(why(1000))\n    assert why(1000) == why(1000)")
     setup = f"mount -t tmpfs -o size=16k tmpfs {folder}"
+    if left == "no page":
+        setup += f" && head -c 16384 /dev/zero > {folder}/filling"
     environment = {"MP_SHARING_STRATEGY": strategy, "MPSHM_RUNTIME_DIR": str(folder)}
     said = succeeded(in_a_mount_namespace(setup, path, **environment))
     assert "MPSHM_RUNTIME_DIR" in said and "full" in said and "ulimit" not in said

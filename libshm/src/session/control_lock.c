@@ -81,19 +81,29 @@ const char *mpshm_refused_version(void)
     return others_version;
 }
 
+/* The magic number, 0 if there is none. Not by a mapping: of a file that was never reserved, on a
+ * full tmpfs, a read there ends the process. */
+static int read_magic(int fd, uint64_t *magic)
+{
+    *magic = 0;
+    return pread(fd, magic, sizeof(*magic), offsetof(struct mpshm__control, magic)) < 0
+               ? mpshm__failed("pread")
+               : 0;
+}
+
 /* An empty file is new, and any process may be the first to fill it. A file of another version
  * is neither changed nor read. */
 static int fill_up(int fd)
 {
     char version[sizeof(others_version)] = "";
-    uint64_t magic = 0;
+    uint64_t magic;
     struct stat st;
 
     if (fstat(fd, &st) < 0)
         return mpshm__failed("fstat");
-    /* Read the magic number first; the creator writes it last. Read only the header: the whole file
-     * may not fit on a thread's stack. */
-    if (pread(fd, &magic, sizeof(magic), offsetof(struct mpshm__control, magic)) < 0 ||
+    /* The magic number first; the creator writes it last. Only the header: the whole file may not
+     * fit on a thread's stack. */
+    if (read_magic(fd, &magic) < 0 ||
         pread(fd, version, sizeof(version) - 1, offsetof(struct mpshm__control, version)) < 0)
         return mpshm__failed("pread");
     if (magic == 0 ? st.st_size > (off_t)sizeof(struct mpshm__control) : magic != MPSHM__MAGIC) {
@@ -222,6 +232,7 @@ int mpshm__session_wait_empty(int control_fd)
 static void remove_if_dead(const unsigned char *id, void *unused)
 {
     char path[MPSHM__PATH];
+    uint64_t magic;
     struct stat st;
     int fd;
     (void)unused;
@@ -235,10 +246,11 @@ static void remove_if_dead(const unsigned char *id, void *unused)
         return;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd, path)) {
-        if (fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct mpshm__control)) {
+        if (fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct mpshm__control) &&
+            read_magic(fd, &magic) == 0 && magic == MPSHM__MAGIC) {
             struct mpshm__control *control =
                 mmap(NULL, sizeof(*control), PROT_READ, MAP_SHARED, fd, 0);
-            if (control != MAP_FAILED && atomic_load(&control->magic) == MPSHM__MAGIC) {
+            if (control != MAP_FAILED) {
                 for (int slot = 0; slot < MPSHM__SLOTS; slot++)
                     mpshm__object_unlink_unfinished(control, &control->slots[slot]);
                 for (int i = 0; i < MPSHM__SEGMENTS; i++) {
@@ -248,9 +260,8 @@ static void remove_if_dead(const unsigned char *id, void *unused)
                         atomic_load(&control->segments[i].strategy) == MPSHM_FILE_SYSTEM)
                         mpshm__object_unlink(nonce);
                 }
-            }
-            if (control != MAP_FAILED)
                 munmap(control, sizeof(*control));
+            }
         }
         mpshm__session_remove(id);
     }
