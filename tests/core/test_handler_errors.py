@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
+from support.carriers import TIMEOUT
 
 import mp_all as mp
 from mp_core.system.handler_errors import is_of_handler
@@ -35,6 +38,31 @@ class Refusing:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TimeLimit("of its own")
+
+
+class Odd:
+    """Equal to everything, or to nothing without an error."""
+
+    def __init__(self, answer: bool | None) -> None:
+        self.answer = answer
+
+    def __eq__(self, other: object) -> bool:
+        if self.answer is None:
+            raise RuntimeError("compared")
+        return self.answer
+
+    __hash__ = object.__hash__
+
+
+class RefusingBeside:
+    """Cannot be pickled, and has a tuple of odd objects among the variables of its function."""
+
+    def __init__(self, answer: bool | None) -> None:
+        self.beside = (Odd(answer), np.arange(3))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        beside = self.beside
+        raise TimeLimit(f"beside {len(beside)}")
 
 
 def handle(number: int, frame: FrameType | None) -> None:
@@ -102,3 +130,20 @@ def test_submit_raises_it_and_the_errors_of_pickling_are_the_outcome(
         result = pool.apply_async(abs, (Refusing(),))
         with pytest.raises(TimeLimit, match="of its own"):
             result.get(10)
+
+
+@pytest.mark.parametrize("answer", [True, None])
+def test_no_comparison_of_the_program_is_called_to_tell_whose_an_error_is(answer: bool | None) -> None:
+    with pytest.raises(TimeLimit) as raised:
+        pickle.dumps(RefusingBeside(answer))
+    assert not is_of_handler(raised.value)
+
+
+@pytest.mark.parametrize("answer", [True, None])
+def test_an_executor_goes_on_after_an_argument_that_cannot_be_pickled(start_method: str, answer: bool | None) -> None:
+    with mp.ProcessPoolExecutor(1, mp_context=mp.get_context(start_method)) as executor:
+        for _ in range(3):
+            assert executor.submit(abs, -1).result(TIMEOUT) == 1
+            with pytest.raises(TimeLimit):
+                executor.submit(abs, RefusingBeside(answer)).result(TIMEOUT)
+        assert executor.submit(abs, -1).result(TIMEOUT) == 1

@@ -14,9 +14,12 @@ def is_of_handler(error: BaseException) -> bool:
         frame = trace.tb_frame
         interrupted = frame.f_back
         if interrupted is not None:
-            # A handler gets the frame that it has interrupted, its caller's.
+            # A handler gets the frame that it has interrupted, its caller's. By identity: `in` would call the `==` of
+            # the program's objects.
             for argument in frame.f_locals.values():
-                if argument is interrupted or (type(argument) is tuple and interrupted in argument):
+                if argument is interrupted:
+                    return True
+                if type(argument) is tuple and any(each is interrupted for each in argument):
                     return True
         trace = trace.tb_next
     return False
