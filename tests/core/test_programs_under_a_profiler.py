@@ -93,3 +93,30 @@ def test_an_object_that_cannot_travel_by_name_is_still_an_error_in_an_ordinary_p
             process.join()
     """
     assert succeeded(run_script(tmp_path, program)) == "True\n"
+
+
+def test_a_function_whose_globals_have_no_name_and_an_array_type_of_ctypes_travel(
+    tmp_path: Path, start_method: str
+) -> None:
+    program = """
+        import ctypes, sys
+        import mp_all as mp
+
+        names = {}
+        exec("def double(numbers): return [2 * number for number in numbers[1]]", names)
+
+        def show(queue, numbers):
+            queue.put(names["double"](numbers))
+
+        if __name__ == "__main__":
+            ctx = mp.get_context(sys.argv[1])
+            queue = ctx.SimpleQueue()
+            rows = mp.RawArray(ctypes.c_int * 3, [(1, 2, 3), (4, 5, 6)])
+            process = ctx.Process(target=show, args=(queue, rows))
+            process.start()
+            print(queue.get())
+            process.join()
+            with ctx.Pool(1) as pool:
+                print(pool.apply(names["double"], ([0, [7, 8]],)))
+    """
+    assert succeeded(run_script(tmp_path, program, start_method)) == "[8, 10, 12]\n[14, 16]\n"

@@ -29,6 +29,7 @@ the fork. The process that gave it the identity does not let a message change th
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import pickle
 import sys
@@ -86,6 +87,9 @@ class Pickler(ForkingPickler):
         return self._definition(thing)
 
     def _definition(self, thing: Any) -> Any:
+        length = getattr(thing, "_length_", None) if type(thing).__module__ == "_ctypes" else None
+        if length is not None and thing is thing._type_ * length:
+            return operator.mul, (thing._type_, length)  # its metaclass makes no class by a call
         base = _cloudpickle(thing).Pickler
         if "globals_ref" not in vars(self):
             self.globals_ref: dict[int, Any] = {}
@@ -122,8 +126,10 @@ class MainPickler(Pickler):
 def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
     """Tell whether another process finds the function or class *thing* by its name."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if module is None or name is None or any(thing is each for each in _SINGLETONS):
+    if name is None or any(thing is each for each in _SINGLETONS):
         return True  # pickle knows
+    if module is None:  # pickle knows; but of a function, only that its globals have no name
+        return not isinstance(thing, FunctionType)
     if module == "__main__" and not same_main and not is_in_each_main(thing):
         return False
     found = sys.modules.get(module)
