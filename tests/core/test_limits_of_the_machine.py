@@ -54,6 +54,27 @@ def test_a_limit_on_address_space_leaves_room_for_small_arrays(tmp_path: Path, s
     assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "20000000\n"
 
 
+def test_a_sender_with_little_address_space_keeps_it_for_messages_by_value(tmp_path: Path, strategy: str) -> None:
+    program = """
+        import os, resource, sys, warnings
+        import numpy as np
+        import mp_all as mp
+
+        warnings.simplefilter("ignore", mp.SharedMemoryWarning)
+        receiver, sender = mp.Pipe(duplex=False)
+        if os.fork() == 0:
+            array = np.ones(1 << 17)
+            used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), used + (8 << 20)))
+            for _ in range(3):
+                sender.send(array)
+            os._exit(0)
+        print(*(receiver.recv().sum() for _ in range(3)), os.wait()[1])
+    """
+    said = succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy))
+    assert said == "131072.0 131072.0 131072.0 0\n"
+
+
 def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path, strategy: str) -> None:
     program = (
         REFUSED

@@ -1,6 +1,8 @@
 /* Blocks as a process uses them: allocated, retained, released. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "allocator/allocator.h"
 #include "allocator/grow.h"
@@ -31,6 +33,25 @@ static void trim_own(struct mpshm__session *session)
         mpshm__trim(session->control, segment);
 }
 
+/* Attach the session, which takes address space for good. A process that has little (ulimit -v) keeps
+ * it: the caller sends by value, which needs room as well. */
+static int attach_own(uint64_t nbytes, int flags, struct mpshm__session **session)
+{
+    if (mpshm__sessions[0] == NULL) {
+        uint64_t needed = 4 * sizeof(struct mpshm__control) + nbytes;
+
+        if (flags & MPSHM_NOWAIT)
+            return -EAGAIN;
+        void *at =
+            mmap(NULL, needed, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at != MAP_FAILED)
+            munmap(at, needed);
+        else if (errno == ENOMEM)
+            return -ENOMEM;
+    }
+    return mpshm__own_session(session);
+}
+
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out)
 {
     struct mpshm__session *session;
@@ -44,8 +65,7 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
         return -ENOMEM; /* more than this machine can hold */
     if (!mpshm__lock_by_flags(flags))
         return -EAGAIN;
-    err = (flags & MPSHM_NOWAIT) && mpshm__sessions[0] == NULL ? -EAGAIN
-                                                               : mpshm__own_session(&session);
+    err = attach_own(nbytes, flags, &session);
     if (err == 0 && session->slot < 0)
         err = flags & MPSHM_NOWAIT ? -EAGAIN : mpshm__session_register(session);
     if (err == -ENOSPC)
