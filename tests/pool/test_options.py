@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -126,6 +127,32 @@ def test_an_initializer_that_always_dies_ends_the_pool(kind: str, ctx: BaseConte
         error = error.__cause__ if kind == "executor" else error
         assert isinstance(error, mp.WorkerLostError)
         assert (error.exitcode, error.function) == (3, "its initializer")
+
+
+@both
+def test_workers_that_always_end_before_their_first_task_end_the_pool(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
+    with tasks.either(kind, ctx, 1, initializer=break_the_ring, initargs=(str(tmp_path),)) as pool:
+        error = tasks.outcome(pool.submit(tasks.square, 2))
+        error = error.__cause__ if kind == "executor" else error
+        assert isinstance(error, mp.WorkerLostError)
+        assert (error.exitcode, error.function) == (1, "the start of its first task")
+    assert 3 <= len(os.listdir(tmp_path)) <= 6  # the next one starts before a death is counted
+
+
+def break_the_ring(folder: str) -> None:
+    from mp_pool.workers import worker_main
+
+    Path(folder, str(os.getpid())).touch()
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+    def next_message(ring: Any, parts: list[Any]) -> Any:
+        if ring.spin():
+            raise MemoryError
+        return None
+
+    worker_main._next = next_message
 
 
 OF_MAIN = """

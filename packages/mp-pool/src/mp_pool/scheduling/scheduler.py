@@ -277,6 +277,7 @@ class Scheduler(Workers):
         if not sink._set_alone(value):
             return False
         self._received += 1
+        self._useless = 0
         worker.answered([(message[0], (True, value))], [])
         self.dispatcher.has_answered(worker, 1, time.monotonic())
         worker.ring.skip(message[0])
@@ -556,6 +557,7 @@ class Scheduler(Workers):
             if worker.backlog:
                 worker.send_backlog()
             if results:
+                self._useless = 0
                 self.dispatcher.has_answered(worker, len(results), now)
             elif others:
                 self.dispatcher.may_be_free(worker)

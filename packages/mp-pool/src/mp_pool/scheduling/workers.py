@@ -71,6 +71,7 @@ class Workers:
         self.watches = False  # some tasks have limits of their time or memory
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._failures = 0
+        self._useless = 0  # workers in a row that became ready, and ended before they began one of their tasks
         self._retry_at: float | None = None
         self._oom_kills = oom_kills(above=False)
         self._unexplained = 0  # kills for which no worker was found yet, counted at `_counted_at`
@@ -195,6 +196,7 @@ class Workers:
         if worker in self._leaving:
             self._leaving.remove(worker)
             self.wanted += self._lazily and exitcode != 0  # it was killed
+            self._count_failure(worker, exitcode, out_of_memory)
         elif worker in self.dispatcher.workers:
             self.dispatcher.take_from(worker)
             self.dispatcher.workers.remove(worker)
@@ -223,15 +225,19 @@ class Workers:
         return outcomes
 
     def _count_failure(self, worker: Worker, exitcode: int | None, out_of_memory: bool) -> None:
-        if worker.ready or worker.told_to_end:
+        killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)
+        if worker.told_to_end or (worker.ready and (killed or not worker.began_nothing)):
             return
         if is_missing_guard(exitcode, worker.process._popen):
             self.reason = missing_guard()
             return
-        self._failures += 1
-        killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)
-        if self._failures >= (KILLED if killed else ATTEMPTS):
-            self.reason = worker.failure or self._lost(worker.pid, exitcode, "its initializer", 0, out_of_memory)
+        if worker.ready:
+            self._useless += 1
+        else:
+            self._failures += 1
+        if max(self._failures, self._useless) >= (KILLED if killed else ATTEMPTS):
+            what = "the start of its first task" if worker.ready else "its initializer"
+            self.reason = worker.failure or self._lost(worker.pid, exitcode, what, 0, out_of_memory)
 
     def _out_of_memory(self, exitcode: int | None) -> bool:
         if exitcode != -signal.SIGKILL:

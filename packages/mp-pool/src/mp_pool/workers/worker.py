@@ -72,6 +72,7 @@ class Worker:
         self.killed_for: tuple[Task, Exception] | None = None
         self.looked = self.since  # when its memory was last looked at
         self.told_to_end = False
+        self.began_nothing = False  # it has ended, and had tasks
         self.failure: BaseException | None = None  # the exception of its initializer
         self.ring: Any = None
         self.death = Descriptor(closed_in_children=True)
@@ -301,7 +302,9 @@ class Worker:
         """Return every task that a worker, which takes no more, has not begun; those left in `tasks` it had begun."""
         self.backlog.clear()
         self._drop_announcements()
-        return self.take_back()
+        back = self.take_back()
+        self.began_nothing = self.began_nothing or (bool(back) and not self.tasks and self.pace is None)
+        return back
 
     def _drop_announcements(self) -> None:
         """Release the resources of the functions that the worker may not have received."""
