@@ -75,6 +75,31 @@ def test_a_sender_with_little_address_space_keeps_it_for_messages_by_value(tmp_p
     assert said == "131072.0 131072.0 131072.0 0\n"
 
 
+def test_a_receiver_with_little_address_space_gets_the_bytes_of_private_arrays(tmp_path: Path, strategy: str) -> None:
+    program = """
+        import os, resource, sys, warnings
+        import numpy as np
+        import mp_all as mp
+
+        warnings.simplefilter("ignore", mp.SharedMemoryWarning)
+        receiver, sender = mp.Pipe(duplex=False)
+        if os.fork() == 0:
+            used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), used + (16 << 20)))
+            right = [bool((receiver.recv() == np.arange(1 << 17)).all()) for _ in range(3)]
+            try:
+                receiver.recv()
+            except mp.ReceiveError as error:
+                right.append("no address space" in str(error))
+            os._exit(right != [True] * 4)
+        for _ in range(3):
+            sender.send(np.arange(1 << 17))
+        sender.send(mp.shared.zeros(1 << 17))
+        print(os.wait()[1])
+    """
+    assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "0\n"
+
+
 def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path, strategy: str) -> None:
     program = (
         REFUSED

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/process_lock.h"
 #include "platform/platform.h"
@@ -11,6 +12,7 @@
 #include "reference/message_timeout.h"
 #include "reference/message_origin.h"
 #include "reference/handle_log.h"
+#include "segment/segment.h"
 #include "session/connection.h"
 #include "session/own_session.h"
 
@@ -192,6 +194,25 @@ static void retain_by_message(struct mpshm__block *block)
     atomic_fetch_add(&block->state, 1);
 }
 
+/* Copy the bytes to `data` in a process that has no address space left to map their segment (ulimit
+ * -v). Without the tables the in-flight bit cannot be cleared, so the block stays until the session
+ * ends: a leak, where the bytes would be lost. */
+static int read_out(const struct mpshm__handle *handle, void *data)
+{
+    struct mpshm__session *session;
+    int err =
+        mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), &session);
+    int fd = err < 0 ? err : mpshm__segment_open(session, handle->segment_index, handle->segment);
+
+    if (fd < 0)
+        return fd;
+    err =
+        mpshm__segment_read(fd, &session->control->segments[handle->segment_index], session->id,
+                            session->user, handle->block, handle->generation, data, handle->nbytes);
+    close(fd);
+    return err;
+}
+
 /* Copy the bytes to `data`, unless it is NULL, and receive the message. */
 static int copy_out(const struct mpshm__handle *handle, void *data)
 {
@@ -199,6 +220,8 @@ static int copy_out(const struct mpshm__handle *handle, void *data)
     struct mpshm__segment *segment;
     int err = find_block(handle, 0, 0, &session, &segment);
 
+    if (err == -ENOMEM && data != NULL)
+        return read_out(handle, data);
     if (err < 0)
         return err;
     struct mpshm__block *block = &segment->blocks[handle->block];

@@ -274,3 +274,49 @@ int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry
     *out = segment;
     return 0;
 }
+
+static int read_all(int fd, void *data, uint64_t nbytes, uint64_t at)
+{
+    for (char *to = data; nbytes > 0;) {
+        ssize_t n = MPSHM__RETRY(pread(fd, to, nbytes, (off_t)at));
+
+        if (n <= 0)
+            return n < 0 ? mpshm__failed("pread") : -EBADMSG;
+        to += n;
+        at += (uint64_t)n;
+        nbytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+int mpshm__segment_read(int fd, const struct mpshm__segment_entry *entry,
+                        const unsigned char *session, uint32_t user, uint32_t i,
+                        uint32_t generation, void *data, uint64_t nbytes)
+{
+    struct mpshm__segment_header header;
+    struct mpshm__block block;
+    struct stat st;
+    int err = mpshm__object_check((int)atomic_load(&entry->strategy), fd, user);
+
+    if (err == 0 && fstat(fd, &st) < 0)
+        err = mpshm__failed("fstat");
+    if (err == 0)
+        err = read_all(fd, &header, sizeof(header), 0);
+    if (err < 0)
+        return err;
+    if (!is_valid(&header, (uint64_t)st.st_size, entry, session))
+        return -ESTALE;
+    if (i >= header.capacity)
+        return -EBADMSG;
+    err = read_all(fd, &block, sizeof(block), header.blocks_at + i * sizeof(block));
+    if (err < 0)
+        return err;
+    uint64_t state = atomic_load(&block.state), room = header.size - header.data_at;
+    uint64_t at = (uint64_t)atomic_load(&block.where) * 64;
+    if (!(state & MPSHM__LIVE) || MPSHM__GENERATION(state) != generation ||
+        atomic_load(&block.nbytes) != nbytes)
+        return -ESTALE;
+    if (nbytes > room || at > room - nbytes)
+        return -EBADMSG;
+    return read_all(fd, data, nbytes, header.data_at + at);
+}

@@ -120,6 +120,15 @@ int mpshm_block_open(const mpshm_block *block, uint64_t *offset)
     return fd;
 }
 
+int mpshm__segment_open(struct mpshm__session *session, uint32_t index, uint64_t nonce0)
+{
+    if (index >= MPSHM__SEGMENTS)
+        return -EBADMSG;
+    if (atomic_load(&session->control->segments[index].nonce[0]) != nonce0)
+        return -ESTALE;
+    return descriptor_of(session, index);
+}
+
 int mpshm__segment_attach(struct mpshm__session *session, uint32_t index, uint64_t nonce0,
                           struct mpshm__segment **out)
 {

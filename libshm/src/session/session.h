@@ -57,6 +57,8 @@ int mpshm__segment_register(struct mpshm__session *session, struct mpshm__segmen
  * manager or the owner, but no slot. */
 int mpshm__segment_attach(struct mpshm__session *session, uint32_t index, uint64_t nonce0,
                           struct mpshm__segment **out);
+/* The same segment's descriptor, for a process that cannot map it: the caller closes it. */
+int mpshm__segment_open(struct mpshm__session *session, uint32_t index, uint64_t nonce0);
 int mpshm__segment_is_attached(const struct mpshm__session *session, uint32_t index,
                                uint64_t nonce0);
 /* Enter a mapped segment in the table. -ESTALE when blocks of a former segment are still in use. */
