@@ -289,6 +289,21 @@ static int read_all(int fd, void *data, uint64_t nbytes, uint64_t at)
     return 0;
 }
 
+/* Read a block's entry; -ESTALE if it is not the one of a message with this generation and size. */
+static int read_entry(int fd, const struct mpshm__segment_header *h, uint32_t i,
+                      uint32_t generation, uint64_t nbytes, struct mpshm__block *block)
+{
+    int err = read_all(fd, block, sizeof(*block), h->blocks_at + i * sizeof(*block));
+
+    if (err < 0)
+        return err;
+    uint64_t state = atomic_load(&block->state);
+    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == generation &&
+                   atomic_load(&block->nbytes) == nbytes
+               ? 0
+               : -ESTALE;
+}
+
 int mpshm__segment_read(int fd, const struct mpshm__segment_entry *entry,
                         const unsigned char *session, uint32_t user, uint32_t i,
                         uint32_t generation, void *data, uint64_t nbytes)
@@ -308,15 +323,13 @@ int mpshm__segment_read(int fd, const struct mpshm__segment_entry *entry,
         return -ESTALE;
     if (i >= header.capacity)
         return -EBADMSG;
-    err = read_all(fd, &block, sizeof(block), header.blocks_at + i * sizeof(block));
+    err = read_entry(fd, &header, i, generation, nbytes, &block);
     if (err < 0)
         return err;
-    uint64_t state = atomic_load(&block.state), room = header.size - header.data_at;
-    uint64_t at = (uint64_t)atomic_load(&block.where) * 64;
-    if (!(state & MPSHM__LIVE) || MPSHM__GENERATION(state) != generation ||
-        atomic_load(&block.nbytes) != nbytes)
-        return -ESTALE;
+    uint64_t at = (uint64_t)atomic_load(&block.where) * 64, room = header.size - header.data_at;
     if (nbytes > room || at > room - nbytes)
         return -EBADMSG;
-    return read_all(fd, data, nbytes, header.data_at + at);
+    err = read_all(fd, data, nbytes, header.data_at + at);
+    /* A message that expired meanwhile kept nothing alive: the bytes may be another block's. */
+    return err < 0 ? err : read_entry(fd, &header, i, generation, nbytes, &block);
 }

@@ -13,8 +13,8 @@ int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsi
  * the control file. `user` owns the session. */
 int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry *entry,
                        const unsigned char *session, uint32_t user, struct mpshm__segment **out);
-/* Copy the bytes of block `i` from the file behind `fd` without mapping it. A message of the caller
- * keeps the block alive. */
+/* Copy the bytes of block `i` from the file behind `fd` without mapping it, for a message of this
+ * generation: -ESTALE when the block was freed, also meanwhile. */
 int mpshm__segment_read(int fd, const struct mpshm__segment_entry *entry,
                         const unsigned char *session, uint32_t user, uint32_t i,
                         uint32_t generation, void *data, uint64_t nbytes);
