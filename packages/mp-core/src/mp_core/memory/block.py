@@ -213,7 +213,7 @@ def reason(number: int) -> str:
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
     if number == errno.EPROTO:
         return other_version()
-    if number in (errno.ENOENT, errno.EACCES) and backend.LIBSHM and not os.access(backend.MANAGER, os.X_OK):
+    if number in (errno.ENOENT, errno.EACCES) and backend.MANAGER and not os.access(backend.MANAGER, os.X_OK):
         return (
             f"{backend.MANAGER} is missing or may not be executed, as after a copy that lost it; install mp-core again"
         )

@@ -67,6 +67,7 @@ __all__ = [
     "LEAST_BUFFER",
     "LIBSHM",
     "LINE_SIZE",
+    "MANAGER",
     "SENT",
     "STRATEGIES",
     "Buffer",
@@ -121,6 +122,8 @@ __all__ = [
 ]
 
 LIBSHM = False
+#: No session has a manager.
+MANAGER = ""
 #: No timeline is recorded here.
 recorders: list[Any] = []
 #: No line is noted.
