@@ -52,6 +52,12 @@ enum {
 #define MPSHM__GENERATION_SHIFT 40
 #define MPSHM__GENERATION(state) ((uint32_t)((state) >> MPSHM__GENERATION_SHIFT))
 
+/* Whether a block with this state is the one of a message with this generation. */
+static inline int mpshm__is_live(uint64_t state, uint32_t generation)
+{
+    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == generation;
+}
+
 struct mpshm__block {
     _Atomic uint64_t state;
     _Atomic uint64_t in_flight; /* of a free block: the link of the remote-free list */

@@ -81,11 +81,6 @@ static int clear_received(struct mpshm__segment *segment, const struct mpshm__ha
     return mpshm__clear_in_flight(&segment->blocks[handle->block], handle->message);
 }
 
-static int is_live(uint64_t state, uint32_t generation)
-{
-    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == generation;
-}
-
 /* Attach the segment of a handle and look up its block. With MPSHM_NOWAIT only a session and a
  * segment that are attached already will do. `with_slot` takes a slot first. */
 static int find_block(const struct mpshm__handle *handle, int flags, int with_slot,
@@ -110,7 +105,7 @@ static int find_block(const struct mpshm__handle *handle, int flags, int with_sl
         return err;
     if (handle->block >= mpshm__used(*segment))
         return -EBADMSG;
-    return is_live(atomic_load(&(*segment)->blocks[handle->block].state), handle->generation)
+    return mpshm__is_live(atomic_load(&(*segment)->blocks[handle->block].state), handle->generation)
                ? 0
                : -ESTALE;
 }
@@ -134,7 +129,7 @@ static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *o
         return -ESTALE;
     mpshm__retain(session, segment, handle->block);
     /* From here on it cannot be freed. The version tells whether it was freed before. */
-    if (!is_live(atomic_fetch_add(&block->state, 1), handle->generation) ||
+    if (!mpshm__is_live(atomic_fetch_add(&block->state, 1), handle->generation) ||
         atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
     else
@@ -228,7 +223,7 @@ static int copy_out(const struct mpshm__handle *handle, void *data)
     retain_by_message(block);
     /* It was freed before that, so another block was retained. To undo it could take away a message
      * of that block. The price is a leak, after a handle that was used twice. */
-    if (!is_live(atomic_load(&block->state), handle->generation))
+    if (!mpshm__is_live(atomic_load(&block->state), handle->generation))
         return -ESTALE;
     uint64_t at = mpshm__offset(segment, handle->block);
     if (atomic_load(&block->nbytes) != handle->nbytes)

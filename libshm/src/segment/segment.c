@@ -297,8 +297,7 @@ static int read_entry(int fd, const struct mpshm__segment_header *h, uint32_t i,
 
     if (err < 0)
         return err;
-    uint64_t state = atomic_load(&block->state);
-    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == generation &&
+    return mpshm__is_live(atomic_load(&block->state), generation) &&
                    atomic_load(&block->nbytes) == nbytes
                ? 0
                : -ESTALE;

@@ -143,12 +143,10 @@ int mpshm__segment_attach(struct mpshm__session *session, uint32_t index, uint64
         return 0;
     }
     entry = &session->control->segments[index];
-    if (atomic_load(&entry->nonce[0]) != nonce0)
-        return -ESTALE;
     mpshm__drop_stale_segments(session);
     if (session->segments[index] != NULL)
         return -ESTALE; /* blocks of a segment that the control file no longer lists */
-    fd = descriptor_of(session, index);
+    fd = mpshm__segment_open(session, index, nonce0);
     if (fd < 0)
         return fd;
     err = mpshm__segment_map(fd, index, entry, session->id, session->user, &segment);

@@ -72,7 +72,7 @@ class Worker:
         self.killed_for: tuple[Task, Exception] | None = None
         self.looked = self.since  # when its memory was last looked at
         self.told_to_end = False
-        self.began_nothing = False  # it has ended, and had tasks
+        self.began_nothing = False  # it has ended before the first of the tasks that it had
         self.failure: BaseException | None = None  # the exception of its initializer
         self.ring: Any = None
         self.death = Descriptor(closed_in_children=True)
