@@ -212,11 +212,17 @@ def test_a_wrong_option_is_described_in_one_line(arguments: list[str], text: str
     assert "Traceback" not in done.stderr
 
 
+SECOND_OF_TWO = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "localhost"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["-n", "99999999"], "nprocs=99999999 is too large; this machine allows at most "),
         (["--nproc-per-node", "9" * 20], f"nprocs={'9' * 20} is too large; this machine allows at most "),
+        (["--engine", "local", "-n", "99999999"], "nprocs=99999999 is too large; this machine allows at most "),
+        ([*SECOND_OF_TWO, "-n", "99999999"], "nprocs=49999999 is too large; this machine allows at most "),
+        ([*SECOND_OF_TWO, "--nproc-per-node", "9" * 20], f"nprocs={'9' * 20} is too large; this machine allows "),
         (["--bind", "0-99999999999"], ", which this process may not use"),
         (["-n", "2", "--bind", "0:0,0-99999999999"], ", which this process may not use"),
     ],
@@ -224,7 +230,9 @@ def test_a_wrong_option_is_described_in_one_line(arguments: list[str], text: str
 def test_a_number_that_is_too_large_is_refused_before_it_takes_memory(arguments: list[str], text: str) -> None:
     # With 1 GB of address space, a list of so many would be a MemoryError.
     limited = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", sys.executable, "-m", "mp_spawn"]
-    done = subprocess.run([*limited, *arguments, "-c", "pass"], capture_output=True, text=True, timeout=60)
+    call = [*limited, *arguments, "-c", "pass"]
+    environment = os.environ | {"MP_SPAWN_KEY": "0123456789abcdef" * 2}
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, text in done.stderr) == (2, True), done.stderr
     assert len(done.stderr.splitlines()) == 1
 

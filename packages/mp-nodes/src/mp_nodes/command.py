@@ -24,7 +24,7 @@ from mp_spawn.command.command_options import (
     with_folder,
 )
 from mp_spawn.errors import ProcessException
-from mp_spawn.jobs.job import check_options
+from mp_spawn.jobs.job import OF_A_FORK, check_options, check_room
 from mp_spawn.output.terminal import Row, tell, tell_failure
 from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
@@ -44,6 +44,8 @@ def main(chosen: argparse.Namespace, recording: Recording) -> int:
     nprocs = ranks * nnodes or count_ranks(chosen.nprocs)
     if place is not None and not ranks and nprocs < place.nnodes:
         raise ValueError(f"-n {nprocs} is too small for {place.nnodes} nodes; give each a rank or more")
+    if place is not None:
+        check_room(ranks or nprocs // place.nnodes, OF_A_FORK)
     call = call_of(chosen)
     try:
         if place is None:

@@ -136,7 +136,7 @@ def _key(path: str | None, environ: Mapping[str, str]) -> bytes:
     if _bits(key) < KEY_BITS or len(set(key)) < DIFFERENT:
         raise ValueError(
             f"the key has {len(key)} characters and at most {_bits(key):.0f} random bits; give {KEY_BITS} or more, "
-            f"such as 32 random hexadecimal digits. {HOW_TO_KEY}"
+            f"such as 32 random hexadecimal digits; {HOW_TO_KEY}"
         )
     return key
 

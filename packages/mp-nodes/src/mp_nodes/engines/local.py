@@ -12,7 +12,7 @@ from mp_core.timeline.recorder import RUN
 from mp_nodes.protocol import Agents, Node, spread
 from mp_nodes.transport.connection import ConnectedAgents, serve
 from mp_nodes.transport.wire import Wire
-from mp_spawn.jobs.job import at_least
+from mp_spawn.jobs.job import OF_A_FORK, at_least, check_room
 from mp_spawn.ranks.process_handle import kill, reap
 
 TO_END = 5.0
@@ -42,6 +42,7 @@ class Local:
 
     def place(self, nprocs: int) -> Agents:
         """Start an agent for each node."""
+        check_room(nprocs, OF_A_FORK)
         names = [f"local-{index}" for index in range(min(self.nodes, nprocs))]
         places = zip(names, spread(nprocs, len(names)), strict=True)
         return start_agents([Node(name, "", ranks) for name, ranks in places])
