@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies
 from support import carriers, child_main, leaks
 
 import mp_all as mp
+from mp_core.installation import contexts
 
 # One cell of the matrix can be asked for: MP_TEST_STRATEGY=file_system.
 ASKED = os.environ.get("MP_TEST_STRATEGY")
@@ -84,6 +85,14 @@ def ctx(start_method: str) -> BaseContext:
     The multiprocessing context of the start method.
     """
     return mp.get_context(start_method)
+
+
+@pytest.fixture
+def channels(start_method: str) -> BaseContext:
+    """
+    The context of the start method whose pipes and queues are channels, whatever MP_CHANNEL says.
+    """
+    return contexts.default_context.get_context(start_method)
 
 
 @pytest.fixture(params=carriers.KINDS)

@@ -10,14 +10,6 @@ from mp_core.installation import contexts
 
 
 @pytest.fixture
-def channels(start_method: str) -> Any:
-    """
-    The context of each start method in turn.
-    """
-    return contexts.default_context.get_context(start_method)
-
-
-@pytest.fixture
 def forking() -> Any:
     """
     The context of fork, for properties that do not depend on the start method.

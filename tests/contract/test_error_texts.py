@@ -15,6 +15,7 @@ import pytest
 from support.scripts import run_python, succeeded
 
 import mp_all as mp
+from mp_core.installation import contexts
 from mp_core.messages import unpicklable
 from mp_core.system import settings
 
@@ -106,7 +107,7 @@ def test_an_error_that_put_prints_names_the_part_and_the_line() -> None:
 
 def test_contexts_and_pools_name_what_there_is() -> None:
     with pytest.raises(ValueError, match="cannot find context for 'spwan'; the start methods here are 'fork'"):
-        mp.get_context("spwan")
+        contexts.default_context.get_context("spwan")
     with mp.get_context("fork").Pool(1) as pool, pytest.raises(ValueError, match=r"call close\(\) or terminate\(\)"):
         pool.join()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import pickle
 import pkgutil
 import queue
 import sys
@@ -52,6 +53,13 @@ def imported(name: str) -> tuple[ModuleType, ModuleType]:
 
 def test_the_walk_finds_what_it_should() -> None:
     assert {"pool", "connection", "managers", "shared_memory", "sharedctypes", "dummy.connection"} <= set(OURS)
+
+
+def test_the_package_is_pickled_by_name_by_every_cloudpickle() -> None:
+    # dask, joblib and Ray pickle a function of the main module with the modules that it uses, each by its cloudpickle.
+    cloudpickle = pytest.importorskip("cloudpickle")
+    assert cloudpickle.loads(cloudpickle.dumps(mp)) is mp
+    assert pickle.loads(pickle.dumps(mp)) is mp
 
 
 @pytest.mark.parametrize("name", sorted(set(multiprocessing.__all__) - set(EXCEPTIONS)))

@@ -19,6 +19,7 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core.children import child_descriptors
+from mp_core.installation import contexts
 from mp_core.sharing import backend
 
 WITHIN = 60
@@ -72,7 +73,7 @@ def until_killed_in_the_middle(times: int, arguments: list[Any]) -> Any:
     while scenes < times:
         message = backend.pickled(ForkingPickler.dumps, arguments)
         handles = message.handles
-        reader, writer = mp.Pipe(False)
+        reader, writer = contexts.default_context.Pipe(False)  # of channels, whatever MP_CHANNEL says
         pid = os.fork()
         if pid == 0:
             writer.close()

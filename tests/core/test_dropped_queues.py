@@ -19,6 +19,7 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core.channels import unread
+from mp_core.installation import contexts
 from mp_core.sharing import backend
 
 LARGE = 1 << 18
@@ -146,7 +147,7 @@ def test_an_empty_pipe_is_closed_as_ever() -> None:
 
 
 def test_the_messages_of_a_socket_are_freed_when_the_writer_closes_after_the_reader(strategy: str) -> None:
-    ours, theirs = mp.Pipe()
+    ours, theirs = contexts.default_context.Pipe()
     theirs.send(np.ones(LARGE))
     ours.close()
     theirs.close()
@@ -155,7 +156,7 @@ def test_the_messages_of_a_socket_are_freed_when_the_writer_closes_after_the_rea
 
 def test_the_messages_of_a_socket_whose_writer_closes_first_need_a_timeout(strategy: str) -> None:
     mp.set_message_timeout(0.5)
-    ours, theirs = mp.Pipe()
+    ours, theirs = contexts.default_context.Pipe()
     theirs.send(np.ones(LARGE))
     mp.set_message_timeout(None)
     theirs.close()

@@ -14,6 +14,7 @@ import pytest
 from support.carriers import TIMEOUT
 
 import mp_all as mp
+from mp_core.installation import contexts
 from mp_core.system.handler_errors import is_of_handler
 
 
@@ -104,7 +105,7 @@ def test_another_exception_is_not(handler: Callable[..., None]) -> None:
 def test_put_raises_it_and_prints_the_errors_of_pickling(
     handler: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queue = mp.Queue(1)
+    queue = contexts.default_context.Queue(1)  # whose put pickles, as a feeder thread does with MP_CHANNEL=0
     with pytest.raises(TimeLimit):
         queue.put(Interrupting())
     assert capsys.readouterr().err == ""

@@ -14,6 +14,7 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
+from mp_core.installation import contexts
 
 LARGE = 1 << 17
 
@@ -62,10 +63,10 @@ def kill(process: Any) -> None:
 
 @pytest.mark.parametrize("duplex", [True, False], ids=["duplex", "one way"])
 @pytest.mark.parametrize("end", ["close", "send"])
-def test_a_writer_frees_what_a_killed_reader_has_not_read(ctx: Any, strategy: str, duplex: bool, end: str) -> None:
+def test_a_writer_frees_what_a_killed_reader_has_not_read(channels: Any, strategy: str, duplex: bool, end: str) -> None:
     before = in_flight()
-    reader, writer = ctx.Pipe(duplex)
-    process = killed_reader(ctx, reader, writer)
+    reader, writer = channels.Pipe(duplex)
+    process = killed_reader(channels, reader, writer)
     for _ in range(4):
         writer.send([np.ones(LARGE), bytes(LARGE)])
     assert in_flight() - before >= 4 * 9 * LARGE
@@ -80,7 +81,7 @@ def test_a_writer_frees_what_a_killed_reader_has_not_read(ctx: Any, strategy: st
 
 
 def test_fifty_killed_readers_leave_nothing_in_flight() -> None:
-    before, ctx = in_flight(), mp.get_context("fork")
+    before, ctx = in_flight(), contexts.default_context.get_context("fork")
     for number in range(50):
         reader, writer = ctx.Pipe(number % 2 == 0)
         process = killed_reader(ctx, reader, writer)
@@ -116,10 +117,10 @@ def test_a_writer_that_closes_frees_nothing_that_can_be_read(duplex: bool) -> No
 @pytest.mark.parametrize("kind", ["SimpleQueue", "Queue", "JoinableQueue"])
 @pytest.mark.parametrize("times", [1, 2], ids=["in its first message", "in a later one"])
 def test_a_reader_killed_between_the_ring_and_the_block_leaves_nothing(
-    ctx: Any, strategy: str, kind: str, times: int
+    channels: Any, strategy: str, kind: str, times: int
 ) -> None:
-    before, queue = in_flight(), getattr(ctx, kind)()
-    reader = ctx.Process(target=receive, args=(queue, times))
+    before, queue = in_flight(), getattr(channels, kind)()
+    reader = channels.Process(target=receive, args=(queue, times))
     reader.start()
     for _ in range(times - 1):
         queue.put(np.ones(LARGE))

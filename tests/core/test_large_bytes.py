@@ -28,6 +28,7 @@ from support.unreceivable import refuse_blocks
 from support.waiting import until
 
 import mp_all as mp
+from mp_core.installation import contexts
 from mp_core.messages.standard_pools import outline
 from mp_core.sharing import backend
 from mp_core.sharing.backend import LARGE
@@ -135,7 +136,7 @@ def test_any_nest_arrives_with_the_same_values_types_and_repetitions(nest: Any) 
 
 @given(NESTS)
 def test_any_nest_passes_through_a_queue_and_leaves_nothing_in_flight(nest: Any) -> None:
-    before, queue = in_flight(), mp.SimpleQueue()
+    before, queue = in_flight(), contexts.default_context.SimpleQueue()
     queue.put(nest)
     assert shape(queue.get(), {}) == shape(pickle.loads(pickle.dumps(nest)), {})
     queue.close()
