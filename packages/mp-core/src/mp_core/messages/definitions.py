@@ -79,7 +79,7 @@ class Pickler(ForkingPickler):
                 return found
         kind = type(thing)
         if issubclass(kind, ModuleType) and _is_imported(thing):
-            return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass, as mp_all's own is
+            return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if not (kind is FunctionType or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
         if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):

@@ -176,7 +176,14 @@ def submodule(name: str) -> ModuleType:
     raise AttributeError(f"module 'multiprocessing' has no attribute {name!r}")
 
 
-class _Package(ModuleType):
+class _Importable(ModuleType):
+    """A module that is pickled as its import: cloudpickle does so for the type of modules itself, for no subclass."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
+
+
+class _Package(_Importable):
     """A package with names that submodules also have: the import system sets a submodule as an attribute of it."""
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -184,7 +191,7 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
 
-class _StandIn(ModuleType):
+class _StandIn(_Importable):
     """
     The place of a module that is imported at its first use.
 
