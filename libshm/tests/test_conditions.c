@@ -135,12 +135,12 @@ static void an_event_wakes_all_even_if_it_is_cleared_at_once(int strategy)
     char byte = 1;
 
     CHECK_EQ(mpshm_event_is_set(&event), 0);
-    CHECK_EQ(mpshm_event_wait(&event, 20 * MS), -ETIMEDOUT);
+    CHECK_EQ(mpshm_event_wait(&event, &(uint32_t){0}, 20 * MS), -ETIMEDOUT);
     CHECK_EQ(pipe(ready), 0);
     for (int i = 0; i < WAITERS; i++)
         if ((pids[i] = forked()) == 0) {
             put_all(ready[1], &byte, 1);
-            _exit(mpshm_event_wait(&event, LONG) == 0 ? 0 : 1);
+            _exit(mpshm_event_wait(&event, &(uint32_t){0}, LONG) == 0 ? 0 : 1);
         }
     for (int i = 0; i < WAITERS; i++)
         get_all(ready[0], &byte, 1);
@@ -150,10 +150,31 @@ static void an_event_wakes_all_even_if_it_is_cleared_at_once(int strategy)
     mpshm_event_clear(&event);
     for (int i = 1; i < WAITERS; i++)
         CHECK_EQ(reap(pids[i]), 0);
-    CHECK_EQ(mpshm_event_wait(&event, 0), -ETIMEDOUT);
+    CHECK_EQ(mpshm_event_wait(&event, &(uint32_t){0}, 0), -ETIMEDOUT);
     mpshm_event_set(&event);
     CHECK_EQ(mpshm_event_is_set(&event), 1);
-    CHECK_EQ(mpshm_event_wait(&event, 0), 0);
+    CHECK_EQ(mpshm_event_wait(&event, &(uint32_t){0}, 0), 0);
+    mpshm_block_release(&event);
+}
+
+/* A signal between two sleeps interrupts none: see Note [A signal between two sleeps] in word.c. */
+static void a_wait_that_returned_from_a_sleep_goes_on(int strategy)
+{
+    mpshm_block event = make(strategy, MPSHM_EVENT, 0, 1);
+    mpshm_block semaphore = make(strategy, MPSHM_SEMAPHORE, 0, 1);
+    uint32_t since = 0;
+
+    mpshm_sync_return_from_sleeps(1);
+    CHECK_EQ(mpshm_event_wait(&event, &since, LONG), -EINTR);
+    CHECK_EQ(mpshm_event_wait(&event, &since, LONG), -EINTR);
+    CHECK_EQ(mpshm_event_wait(&event, &since, 0), -ETIMEDOUT);
+    CHECK_EQ(mpshm_semaphore_acquire(&semaphore, 0, LONG), -EINTR);
+    mpshm_event_set(&event);
+    mpshm_event_clear(&event); /* as it may happen between two calls */
+    CHECK_EQ(mpshm_event_wait(&event, &since, LONG), 0);
+    CHECK_EQ(mpshm_event_wait(&event, &(uint32_t){0}, 0), -ETIMEDOUT);
+    mpshm_sync_return_from_sleeps(0);
+    mpshm_block_release(&semaphore);
     mpshm_block_release(&event);
 }
 
@@ -363,6 +384,7 @@ int main(void)
     run_in_a_session(a_waiter_that_gives_up_passes_its_notification_on);
     run_in_a_session(a_thousand_dead_waiters_leave_room);
     run_in_a_session(an_event_wakes_all_even_if_it_is_cleared_at_once);
+    run_in_a_session(a_wait_that_returned_from_a_sleep_goes_on);
     run_in_a_session(a_barrier_opens_for_all_round_after_round);
     run_in_a_session(a_dead_party_breaks_a_barrier);
     run_in_a_session(many_parties_find_the_dead_together);

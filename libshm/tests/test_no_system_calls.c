@@ -91,7 +91,7 @@ static void uncontended_locks_need_no_system_call(int strategy)
                 mpshm_semaphore_release(&semaphore, MPSHM_NOWAIT) != 0)
                 _exit(6);
             mpshm_event_set(&event);
-            if (mpshm_event_wait(&event, 0) != 0)
+            if (mpshm_event_wait(&event, &(uint32_t){0}, 0) != 0)
                 _exit(7);
             mpshm_event_clear(&event);
             if (mpshm_condition_notify(&condition, 1, MPSHM_NOWAIT) != 0)

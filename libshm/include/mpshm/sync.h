@@ -15,7 +15,9 @@
  *
  * `timeout_ns` of 0 does not wait; MPSHM_NO_TIMEOUT, the largest number, has no end. A call with a
  * timeout fails with -ETIMEDOUT, and with -EINTR when a signal handler has run, so that a binding
- * can run handlers of its own; the caller calls again with the time that is left. */
+ * can run handlers of its own; the caller calls again with the time that is left. With
+ * mpshm_sync_return_from_sleeps(1), a wait also fails with -EINTR each time that it has slept, 2 ms
+ * at first and then up to 100: a signal that comes between two sleeps interrupts none. */
 enum mpshm_sync_kind {
     MPSHM_LOCK = 1,
     MPSHM_SEMAPHORE,
@@ -24,6 +26,7 @@ enum mpshm_sync_kind {
     MPSHM_BARRIER
 };
 enum { MPSHM_OWNER_DIED = 1 };
+void mpshm_sync_return_from_sleeps(int whether);
 #define MPSHM_NO_TIMEOUT UINT64_MAX
 
 /* `value` are the units of a semaphore, `max` the most it can have, or the parties of a barrier.
@@ -69,8 +72,9 @@ int mpshm_condition_waiters(const mpshm_block *condition);
 void mpshm_event_set(const mpshm_block *event);
 void mpshm_event_clear(const mpshm_block *event);
 int mpshm_event_is_set(const mpshm_block *event);
-/* 0 when the event is set, or was since the call began. */
-int mpshm_event_wait(const mpshm_block *event, uint64_t timeout_ns);
+/* 0 when the event is set, or was since the wait began: `*since` is 0 in its first call, and is left
+ * as it is for those after -EINTR. */
+int mpshm_event_wait(const mpshm_block *event, uint32_t *since, uint64_t timeout_ns);
 
 /* Arrive at a barrier: 0 when the caller has to wait at `*place`; 1 when it is the last party, and
  * has to open the barrier. `*order` counts the parties of a round from 0. -EPIPE when the barrier

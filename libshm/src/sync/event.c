@@ -42,13 +42,16 @@ static int was_set(void *state, uint64_t begun)
     return (now & SET) || now / ROUND != begun;
 }
 
-int mpshm_event_wait(const mpshm_block *event, uint64_t timeout_ns)
+int mpshm_event_wait(const mpshm_block *event, uint32_t *since, uint64_t timeout_ns)
 {
     _Atomic uint32_t *state = state_of(event);
-    uint32_t was = atomic_load(state), begun = was / ROUND;
+    uint32_t was = atomic_load(state), begun;
     struct mpshm__sleep sleep;
 
-    if (was & SET)
+    if (*since == 0)
+        *since = was / ROUND + 1;
+    begun = *since - 1;
+    if (was_set(state, begun))
         return 0;
     sleep = mpshm__sleep_for(timeout_ns);
     if (mpshm__sync_spin(event->data, was_set, state, begun, sleep.until))

@@ -21,23 +21,52 @@
  *   after fifty times as long as the last took, at most after 100 ms. A process that begins sets
  *   that to 100 ms from now, and so a kill in its look delays the next one no longer. The time is
  *   that of the kernel's clock in 2^16 ns, modulo 2^32; one that is too far ahead, as of a process
- *   in another time namespace, is none. */
+ *   in another time namespace, is none.
+ *
+ * Note [A signal between two sleeps]
+ *   A signal interrupts a sleep. One that comes while the thread is awake between two of them, or
+ *   before the first, interrupts nothing: a program whose handlers run when the call returns, as
+ *   Python's, would not hear of a Ctrl-C before another comes. It asks for a return after each sleep
+ *   (mpshm_sync_return_from_sleeps), and calls again. The next call of the thread for the same word
+ *   goes on: it does not spin, and sleeps as long as it would have. What a wait must not forget
+ *   meanwhile is the caller's: a waiter's place, and the round of an event. */
 #include <time.h>
 
 #include "base/clock.h"
 #include "sync/word.h"
 
+static _Atomic int returns_from_sleeps;
+/* The wait that the last call of this thread has left, and its next sleep. */
+static _Thread_local struct {
+    const _Atomic uint32_t *word;
+    uint64_t next;
+} left;
+
+void mpshm_sync_return_from_sleeps(int whether)
+{
+    atomic_store(&returns_from_sleeps, whether);
+}
+
 int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t value)
 {
+    if (left.word == word)
+        sleep->next = left.next;
+    left.word = NULL;
     uint64_t span = mpshm__remaining(sleep->until, sleep->next);
 
     if (span == 0)
         return -ETIMEDOUT;
+    if (sleep->slept && atomic_load_explicit(&returns_from_sleeps, memory_order_relaxed)) {
+        left.word = word;
+        left.next = sleep->next;
+        return -EINTR;
+    }
     int err = mpshm__futex_wait_for(word, value, span);
     if (err == -EINTR)
         return err;
     if (err != -ETIMEDOUT)
         return 0;
+    sleep->slept = 1;
     sleep->next =
         sleep->next * 4 < MPSHM__LONGEST_SLEEP_NS ? sleep->next * 4 : MPSHM__LONGEST_SLEEP_NS;
     return 1;
@@ -80,7 +109,7 @@ int mpshm__sync_spin(struct mpshm__sync *sync, int (*has)(void *, uint64_t), voi
 {
     struct mpshm__awaited awaited = {.has = has, .of = of, .value = value, .cpu = &sync->cpu};
     struct mpshm__spin *spin = spin_of(sync);
-    uint64_t most = mpshm__spin_length(spin, &awaited);
+    uint64_t most = left.word == NULL ? mpshm__spin_length(spin, &awaited) : 0;
 
     if (most > 0)
         most = mpshm__remaining(until, most);

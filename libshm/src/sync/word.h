@@ -55,14 +55,15 @@ static inline void mpshm__unguard(_Atomic uint32_t *word)
 }
 
 /* How long one sleep may take, in nanoseconds: it begins small and is four times as long each time, up to the longest. A
- * wake-up is lost with the process that had to make it, so no sleep is unbounded. */
+ * wake-up is lost with the process that had to make it, so no sleep is unbounded. `slept` says that one has ended. */
 struct mpshm__sleep {
     uint64_t next, until;
+    int slept;
 };
 enum { MPSHM__FIRST_SLEEP_NS = 2000000, MPSHM__LONGEST_SLEEP_NS = 100000000 };
 static inline struct mpshm__sleep mpshm__sleep_until(uint64_t until)
 {
-    return (struct mpshm__sleep){MPSHM__FIRST_SLEEP_NS, until};
+    return (struct mpshm__sleep){.next = MPSHM__FIRST_SLEEP_NS, .until = until};
 }
 static inline struct mpshm__sleep mpshm__sleep_for(uint64_t timeout_ns)
 {
@@ -70,7 +71,7 @@ static inline struct mpshm__sleep mpshm__sleep_for(uint64_t timeout_ns)
                                               : mpshm__deadline(timeout_ns)); /* 0 is no limit */
 }
 /* Sleep while `*word` is `value`: 0 after a wake-up, 1 when it is time to look for the dead,
- * -ETIMEDOUT or -EINTR. */
+ * -ETIMEDOUT or -EINTR. See Note [A signal between two sleeps]. */
 int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t value);
 
 /* Look for the dead among the owners of an object: when it begins, or 0 if another has looked just

@@ -144,6 +144,7 @@ int mp_add_lock_type(PyObject *module)
     if (mp_lock_type == NULL)
         return -1;
     pthread_atfork(NULL, NULL, count_fork);
+    mpshm_sync_return_from_sleeps(1); /* Python's signal handlers run in between */
     return 0;
 }
 

@@ -3,8 +3,9 @@
 They have the interface of `multiprocessing.synchronize` and are instances of its classes. Each waiter has an entry of
 its own in shared memory (`libshm/src/sync/wait_list.c`), so a dead one is passed over.
 
-The calls of cffi run without the GIL. A call that a signal interrupts returns -EINTR; Python runs the handler before
-the next line, and the call is repeated for the time that is left.
+The calls of cffi run without the GIL. A call returns -EINTR when a signal interrupts it, and after each of its sleeps,
+since a signal between two sleeps interrupts none; Python runs the handler before the next line, and the call is
+repeated for the time that is left.
 """
 
 from __future__ import annotations
@@ -228,7 +229,8 @@ class Event(synchronize.Event):
         bool
             False if the timeout has passed.
         """
-        return _wait("event", lambda ns: lib.mpshm_event_wait(self._shared.pointer, ns), timeout) == 0
+        since = ffi.new("uint32_t *")
+        return _wait("event", lambda ns: lib.mpshm_event_wait(self._shared.pointer, since, ns), timeout) == 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__qualname__} at {id(self):#x} {'set' if self.is_set() else 'unset'}>"
