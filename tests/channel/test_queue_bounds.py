@@ -12,6 +12,7 @@ from queue import Full
 from typing import Any
 
 import channel_tasks as tasks
+import numpy as np
 import pytest
 from support.capabilities import has_robust_futexes
 from support.scripts import run_script, succeeded
@@ -186,6 +187,16 @@ def test_the_bound_is_one_for_all_processes_also_where_the_ring_has_no_room(chan
 
 
 @pytest.mark.timeout(60)
+def test_a_bound_may_be_any_integer(forking: Any) -> None:
+    for kind in ("Queue", "JoinableQueue"):
+        queue = getattr(forking, kind)(np.int64(1))
+        queue.put(1)
+        with pytest.raises(Full):
+            queue.put(2, block=False)
+        assert queue.get() == 1
+        close(queue)
+
+
 def test_one_process_fills_a_bounded_queue_whose_ring_has_no_room(forking: Any) -> None:
     queue, big = forking.Queue(10), [0] * 300_000
     for _ in range(10):

@@ -181,6 +181,16 @@ def test_another_word_for_a_switch_is_an_error(name: str) -> None:
     assert name != "MP_ALL" or len(done.stderr.splitlines()) == 1  # Python is starting
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("MP_SPIN_US", "50us"), ("MP_SPIN_US", "-1"), ("MP_SPIN_US", "1000001"), ("MPSHM_DUMP", "maybe")],
+)
+def test_a_wrong_value_of_a_variable_that_libshm_reads_is_an_error(name: str, value: str) -> None:
+    done = run_python("-c", "import mp_all", **{**UNSET, name: value})
+    assert done.returncode == 1
+    assert f"{name}" in done.stderr.splitlines()[-1] and repr(value) in done.stderr
+
+
 def test_a_variable_that_is_nearly_one_of_ours_is_named() -> None:
     done = run_python("-c", "import mp_all", **{**UNSET, "MP_INLINE_BYTE": "1", "MP_ROLE": "a program's own"})
     assert done.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import multiprocessing.pool
 import os
@@ -107,6 +108,17 @@ def test_an_exception_that_cannot_be_pickled_comes_as_text(
     assert "in fail" in str(received.__cause__)
 
 
+class MakesANumber(Exception):
+    def __reduce__(self) -> Any:
+        return int, ("5",)
+
+
+def test_an_exception_whose_pickle_makes_another_thing_says_so() -> None:
+    with mp.get_context("fork").Pool(1) as pool, pytest.raises(multiprocessing.pool.MaybeEncodingError) as raised:
+        pool.apply(tasks.fail, (MakesANumber, "x"))
+    assert "its pickle makes int, which is no exception" in str(raised.value)
+
+
 @both
 @pytest.mark.parametrize("where", ["task", "result"])
 @pytest.mark.parametrize("kind_of", [FailsOnLoading, FailsOnPickling])
@@ -205,6 +217,31 @@ def test_a_callback_that_exits_is_printed_and_ends_no_pool(
         assert future.result(tasks.PATIENCE) == 9
         assert executor.submit(tasks.square, 4).result(tasks.PATIENCE) == 16
     assert f"{error.__name__}: 4" in capfd.readouterr().err
+
+
+class Unwritable:
+    """A standard error, or a hook, that refuses everything."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    def __call__(self, arguments: object) -> None:
+        raise LookupError("a fault of the program's hook")
+
+
+@pytest.mark.parametrize("what", ["stderr", "excepthook"])
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_callback_that_raises_ends_no_pool_where_its_error_cannot_be_shown(
+    monkeypatch: pytest.MonkeyPatch, what: str, error: type[BaseException]
+) -> None:
+    def fail(value: object) -> None:
+        raise error(4)
+
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    monkeypatch.setattr(sys if what == "stderr" else threading, what, Unwritable())
+    with mp.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(tasks.square, (3,), callback=fail).get(tasks.PATIENCE) == 9
+        assert pool.apply_async(tasks.square, (4,)).get(tasks.PATIENCE) == 16
 
 
 def test_a_callback_may_use_the_pool(ctx: BaseContext) -> None:

@@ -181,21 +181,24 @@ def test_a_killed_worker_is_replaced_while_a_thread_reads_standard_input(
         assert lines == ["line\n"]
 
 
-def raising() -> Iterator[int]:
+def raising(error: type[BaseException]) -> Iterator[int]:
     yield from (1, 2)
-    raise LookupError("the end of the file")
+    raise error("the end of the file")
 
 
 @pytest.mark.parametrize("method", ["imap", "imap_unordered"])
-@pytest.mark.parametrize("options", [{}, {"buffersize": 1}, {"chunksize": 2}])
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [(LookupError, {}), (SystemExit, {}), (LookupError, {"buffersize": 1}), (KeyboardInterrupt, {"chunksize": 2})],
+)
 def test_the_error_of_an_iterable_comes_after_the_results_of_its_items(
-    ctx: BaseContext, method: str, options: dict[str, int]
+    ctx: BaseContext, method: str, options: dict[str, int], error: type[BaseException]
 ) -> None:
     with ctx.Pool(2) as pool:
-        results = getattr(pool, method)(tasks.square, raising(), **options)
+        results = getattr(pool, method)(tasks.square, raising(error), **options)
         if "chunksize" not in options and (method == "imap" or options):
             assert sorted(results.next(tasks.PATIENCE) for _ in range(2)) == [1, 4]
-        with pytest.raises(LookupError, match="the end of the file"):
+        with pytest.raises(error, match="the end of the file"):
             for _ in range(3):
                 results.next(tasks.PATIENCE)
         assert pool.apply(tasks.square, (5,)) == 25

@@ -142,6 +142,21 @@ def test_tasks_of_a_pool_without_daemons_may_have_pools(ctx: BaseContext) -> Non
         pool.apply(square_in_a_pool, (2,))
 
 
+def ranks_of_a_task(threads: int | None) -> list[tuple[int, str | None]]:
+    return mp.run(rank_and_threads, nprocs=2, threads_per_rank=threads)
+
+
+def rank_and_threads(rank: int) -> tuple[int, str | None]:
+    return rank, os.environ.get("OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize("threads", [None, 1], ids=["forked", "in interpreters of their own"])
+def test_tasks_of_a_pool_without_daemons_may_have_ranks(ctx: BaseContext, threads: int | None) -> None:
+    number = os.environ.get("OMP_NUM_THREADS") if threads is None else "1"
+    with ctx.Pool(1, daemon=False) as pool:
+        assert pool.apply(ranks_of_a_task, (threads,)) == [(0, number), (1, number)]
+
+
 @pytest.mark.parametrize("by", ["kill", "cancel", "terminate"])
 def test_pools_and_children_of_a_worker_end_with_it(
     ctx: BaseContext, start_method: str, tmp_path: Path, by: str

@@ -128,6 +128,27 @@ def test_bad_arguments_are_refused(name: str) -> None:
                 shared.named(*each, create=True)
 
 
+def test_an_array_that_cannot_be_made_leaves_no_name(name: str) -> None:
+    with pytest.raises(ValueError, match="dimension"):
+        shared.named(name, (1,) * 65, int, create=True)
+    assert names(name) == []
+
+
+def test_a_limit_of_the_size_of_files_is_named(name: str, tmp_path: Path) -> None:
+    program = f"""
+        import resource, sys
+        import mp_all as mp
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        try:
+            mp.shared.named({name!r}, 100_000, float, create=True)
+        except MemoryError as error:
+            print(error)
+    """
+    assert "raise the limit (ulimit -f)" in succeeded(run_script(tmp_path, program))
+    assert names(name) == []
+
+
 def test_the_array_outlives_its_creator_which_is_killed(name: str, ctx: BaseContext) -> None:
     child = ctx.Process(target=create_and_die, args=(name,))
     child.start()

@@ -234,6 +234,7 @@ def test_a_rank_that_multiprocessing_starts_is_the_program_as_well(tmp_path: Pat
         ("import sys; sys.exit(256)", 1, "sys.exit(256)"),
         ("import sys; sys.exit('the reason')", 1, "the reason\n"),
         ("raise KeyboardInterrupt", 130, "signal SIGINT"),
+        ("raise type('Own', (KeyboardInterrupt,), {})('the reason')", 1, "Own: the reason\n"),
         ("import sys; sys.excepthook = lambda *_: 1 / 0; raise ValueError('x')", 1, "Error in sys.excepthook:\n"),
         ("import sys; sys.stderr = sys.stdout; raise ValueError('y')", 1, "ValueError: y"),
         ("x = = 3", 1, 'File "<string>", line 1\n    x = = 3\n'),

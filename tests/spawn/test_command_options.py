@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -170,6 +171,29 @@ def test_a_program_that_is_no_python_is_a_rank(tmp_path: Path, start_method: str
     assert "rank 1 (pid" in done.stderr and "exit code 1" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "-c 'import os; print(os.read(7, 9).decode().strip())' 7< <(echo data)",
+        "-c 'import sys; print(open(sys.argv[1]).read().strip())' <(echo data)",
+        "--env OMP_NUM_THREADS=1 -c 'import sys; print(open(sys.argv[1]).read().strip())' <(echo data)",
+        "--no-python cat <(echo data)",
+    ],
+)
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash, whose <(...) is a descriptor")
+def test_a_rank_inherits_the_descriptors_that_the_command_has_inherited(program: str) -> None:
+    line = ["bash", "-c", f"{sys.executable} -m mp_spawn -n 1 {program}"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (0, "[rank 0] data\n"), done.stderr
+
+
+def test_a_removed_current_folder_is_named(tmp_path: Path) -> None:
+    line = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m mp_spawn -n 1 -c pass"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "the current folder has been removed" in done.stderr.splitlines()[-1]
+
+
 def test_a_program_ends_with_the_command_even_if_that_is_killed(start_method: str) -> None:
     options = ["-n", "2", "--start-method", start_method, "--no-python", "sh", "-c", "echo $$; exec sleep 300"]
     with subprocess.Popen(
@@ -195,6 +219,7 @@ def test_a_program_ends_with_the_command_even_if_that_is_killed(start_method: st
         (["-n", "2", "--bind", "0", __file__], "--bind 0 has 1 sets for 2 ranks"),
         (["--bind", "99999", __file__], "names processor 99999, which this process may not use"),
         (["--bind", "5-3", __file__], "--bind: 5-3 is no range of processors"),
+        (["--log-dir", "", __file__], "--log-dir is an empty text; give a folder"),
         (["--env", "A", __file__], "--env A is no variable; give NAME=VALUE"),
         (["--timeout", "-1", __file__], "--timeout: -1 is no time to wait; give seconds, 2000000 at most"),
         (["--timeout", "3e6", __file__], "--timeout: 3e6 is no time to wait; give seconds, 2000000 at most"),

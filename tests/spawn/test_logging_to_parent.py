@@ -31,6 +31,10 @@ def log(number: int, what: str = "info") -> int:
     return os.getpid()
 
 
+def log_number(rank: int, number: int) -> None:
+    log(number)
+
+
 def log_in_grandchild(number: int) -> None:
     child = mp.get_context("spawn").Process(target=log, args=(number,))
     child.start()
@@ -164,6 +168,27 @@ def test_a_handler_that_raises_does_not_end_the_reception(collected: Collected) 
     finally:
         logger.removeFilter(refuse)
     assert collected.texts() == ["a record of a child could not be handled", "number 1"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_handler_that_raises_for_the_report_too_does_not_end_it(
+    collected: Collected, error: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Refusing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "mp_spawn" or getattr(record, "number", None) == 0:
+                raise error("refused")
+
+    handler = Refusing()
+    logging.getLogger().addHandler(handler)  # after the one that collects
+    try:
+        with mp.logging_to_parent():
+            for number in range(3):
+                mp.start_processes(log_number, args=(number,), nprocs=1)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert [text for text in collected.texts() if text.startswith("number")] == ["number 0", "number 1", "number 2"]
+    assert f"{error.__name__}: refused" in capfd.readouterr().err
 
 
 def test_after_its_end_children_log_by_themselves(collected: Collected) -> None:

@@ -3,7 +3,7 @@
  * Each is read when its value is needed: a program may set it before its first use of shared
  * memory. The Python packages read theirs in `mp_core/system/settings.py`. */
 #include <stdlib.h>
-#include <string.h>
+#include <strings.h>
 
 #include "base/settings.h"
 #include "mpshm.h"
@@ -46,5 +46,10 @@ long mpshm__asked_spin_us(void)
 
 int mpshm__dump_is_asked(void)
 {
-    return strcmp(text_of("MPSHM_DUMP"), "1") == 0;
+    static const char *const on[] = {"1", "true", "yes", "on"};
+
+    for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++)
+        if (strcasecmp(text_of("MPSHM_DUMP"), on[i]) == 0)
+            return 1;
+    return 0;
 }

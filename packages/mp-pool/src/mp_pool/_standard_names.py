@@ -67,7 +67,7 @@ class TaskQueue(Queue):
             last = _Entry(scheduler.sinks, job), index
             return Task(last[0], index, self._mappers.get(function, function), tuple(args), dict(kwds))
 
-        def ended(count: int, error: Exception | None) -> None:
+        def ended(count: int, error: BaseException | None) -> None:
             entry, index = last
             with suppress(KeyError):  # the result was dropped
                 if error is not None:

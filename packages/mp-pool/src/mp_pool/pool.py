@@ -331,7 +331,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
             self._scheduler.submit(source.over(items), length)
             return result
 
-        def ended(given: int, error: Exception | None) -> None:
+        def ended(given: int, error: BaseException | None) -> None:
             if result.is_over:
                 return
             for index in range(given, count):
@@ -425,7 +425,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
             result._set_length(-(-length // chunksize))
         else:
 
-            def ended(given: int, error: Exception | None) -> None:
+            def ended(given: int, error: BaseException | None) -> None:
                 if error is not None:
                     result._set(given, (False, error))
                     given += 1

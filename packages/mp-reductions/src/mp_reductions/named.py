@@ -21,6 +21,7 @@ import errno
 import math
 import mmap
 import os
+import resource
 import stat
 import struct
 from typing import Any, overload
@@ -28,6 +29,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mp_core.memory.block import reason
 from mp_core.sharing import backend
 from mp_core.system import machine
 from mp_reductions.like_constructors import Array, DTypeOf, S, Shape
@@ -218,7 +220,7 @@ def _create(path: str, name: str, dims: tuple[int, ...], dtype: np.dtype[Any]) -
     fd = _reserved(nbytes)
     try:
         os.pwrite(fd, header, 0)
-        mapping = map_file(fd, os.path.basename(path))
+        made = _over(map_file(fd, os.path.basename(path)), len(header), dims, dtype)
         folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:  # with a folder, link() follows the symbolic link in /proc
             os.link(f"/proc/self/fd/{fd}", os.path.basename(path), src_dir_fd=folder, dst_dir_fd=folder)
@@ -228,7 +230,7 @@ def _create(path: str, name: str, dims: tuple[int, ...], dtype: np.dtype[Any]) -
             os.close(folder)
     finally:
         os.close(fd)
-    return _over(mapping, len(header), dims, dtype)
+    return made
 
 
 def _reserved(nbytes: int) -> int:
@@ -241,10 +243,12 @@ def _reserved(nbytes: int) -> int:
         os.fchmod(fd, 0o600)  # whatever the umask is
         if nbytes > _MOST:
             raise OSError(errno.ENOSPC, "")
+        if nbytes > resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= 0:
+            raise MemoryError(f"cannot allocate {nbytes} bytes: {reason(errno.EFBIG)}")
         os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:
         os.close(fd)
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM):
             raise
         fs = os.statvfs(FOLDER)
         raise MemoryError(

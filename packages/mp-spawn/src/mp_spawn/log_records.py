@@ -216,9 +216,12 @@ def _receive(connection: Any) -> bool:
         logger = logging.getLogger(record.name if record.name != "root" else None)
         if record.levelno >= logger.getEffectiveLevel():
             logger.handle(record)
-    except Exception:
+    except BaseException:
         # A handler or a filter of the program raised; the records of other processes must go on.
-        logging.getLogger("mp_spawn").exception("a record of a child could not be handled")
+        try:
+            logging.getLogger("mp_spawn").exception("a record of a child could not be handled")
+        except BaseException as error:  # of the same handler
+            sys.__excepthook__(type(error), error, error.__traceback__)  # which raises nothing
     return True
 
 

@@ -30,6 +30,7 @@ The feeder thread owns the reservations of its process: they are dropped with th
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import threading
 import time
@@ -153,6 +154,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
 
     def __init__(self, ends: tuple[Any, Any], maxsize: int = 0) -> None:
         # The standard initialiser would make a pipe and the locks.
+        maxsize = operator.index(maxsize)
         self._maxsize = maxsize if maxsize > 0 else _MOST
         self._reader, self._writer = ends
         self._writer._set_bound(max(maxsize, 0))

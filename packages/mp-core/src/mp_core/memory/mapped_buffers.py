@@ -19,6 +19,7 @@ The call of a job, and the function of a pool's `map`, have their buffers in one
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 
@@ -65,8 +66,12 @@ def memory_file(*parts: bytes | memoryview, name: str = "mp_core") -> int:
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(fd, rest) :]
-    except BaseException:
+    except BaseException as error:
         os.close(fd)
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            from mp_core.memory.block import reason
+
+            raise OSError(errno.EFBIG, f"cannot copy large arguments: {reason(errno.EFBIG)}") from None
         raise
     return fd
 

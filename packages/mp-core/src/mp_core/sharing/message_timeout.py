@@ -46,7 +46,7 @@ def set_message_timeout(seconds: float | None) -> None:
         seconds = float(seconds)
         if not seconds > 0 or math.isinf(seconds):
             raise ValueError(f"a message timeout is a number of seconds above 0, or None for none; not {seconds!r}")
-    backend.set_message_timeout(0 if seconds is None else max(1, min(int(seconds * 1e9), 2**63)))
+    backend.set_message_timeout(0 if seconds is None else max(1, int(min(seconds * 1e9, 2.0**63))))
     _seconds = seconds
 
 

@@ -99,7 +99,7 @@ class OwnerDiedWarning(RuntimeWarning):
 
 #: The packages of this project, but one for a library, which registers itself (packages.py).
 OURS = {"mp_all", "mp_core", "mp_cuda", "mp_nodes", "mp_pool", "mp_reductions", "mp_spawn"}
-_STANDARD = {"multiprocessing", "concurrent", "threading"}
+_STANDARD = {"asyncio", "concurrent", "multiprocessing", "threading"}
 
 _told: set[str] = set()
 

@@ -125,6 +125,11 @@ def shared_allocator() -> bool:
     return is_on("MP_SHARED_ALLOCATOR")
 
 
+def dumps_shared_memory() -> bool:
+    """Return whether ``MPSHM_DUMP=1`` has core dumps include shared memory; libshm reads it likewise."""
+    return is_on("MPSHM_DUMP")
+
+
 def runtime_root() -> str:
     """Return the folder in `MPSHM_RUNTIME_DIR`, empty for the default, which is ``/tmp``."""
     return os.environ.get("MPSHM_RUNTIME_DIR", "")
@@ -162,6 +167,14 @@ def message_timeout() -> float | None:
     return seconds
 
 
+def spin_us() -> int | None:
+    """Return for how many microseconds a wait spins at most, from `MP_SPIN_US`, which libshm reads; None for 50."""
+    text = os.environ.get("MP_SPIN_US", "")
+    if text and not (text.isdecimal() and int(text) <= 1_000_000):
+        raise ValueError(f"MP_SPIN_US: {text!r} is not a whole number of microseconds from 0 to 1000000")
+    return int(text) if text else None
+
+
 def traces() -> bool:
     """Return whether ``MP_TRACE=1`` has each message note the line that sends it."""
     return is_on("MP_TRACE")
@@ -175,7 +188,18 @@ def timeline() -> tuple[str, str]:
 # ---- the check -------------------------------------------------------------------------------------------------------
 
 #: Variables for which this module knows whether a value is right; the others are checked by what they set.
-_CHECKED = (cache_bytes, channels_enabled, inline_bytes, message_timeout, shared_allocator, shares, strict_put, traces)
+_CHECKED = (
+    cache_bytes,
+    channels_enabled,
+    dumps_shared_memory,
+    inline_bytes,
+    message_timeout,
+    shared_allocator,
+    shares,
+    spin_us,
+    strict_put,
+    traces,
+)
 #: All names that these packages and libshm read; mp_all adds its own.
 KNOWN = {
     "MPSHM_DUMP",

@@ -34,7 +34,7 @@ class Feeder(threading.Thread):
         scheduler: Scheduler,
         items: Iterable[Any],
         make: Callable[[int, Any], Task],
-        ended: Callable[[int, Exception | None], None],
+        ended: Callable[[int, BaseException | None], None],
         limit: int | None = None,
         result: Any = None,
     ) -> None:
@@ -62,8 +62,10 @@ class Feeder(threading.Thread):
                 self._scheduler.submit(task)
                 count += 1
                 del item, task
-        except Exception as raised:
+        except BaseException as raised:  # also `sys.exit`: without it, the results would seem to be complete
             error = raised
+            if not isinstance(raised, Exception) and threading.current_thread() is not self:
+                raise  # `run` was called in a thread of the program, for which it is
         finally:
             self._ended(count, error)
             del self._items, self._make, self._ended, self._result, error

@@ -13,6 +13,7 @@ because the item goes back to the queue or its worker has died:
 
 from __future__ import annotations
 
+import sys
 import threading
 from _thread import start_new_thread
 from collections import deque
@@ -399,11 +400,16 @@ def report(error: BaseException) -> None:
     is_of_main = threading.current_thread() is threading.main_thread()
     if not isinstance(error, Exception) and is_of_main and (type(error) is KeyboardInterrupt or is_of_handler(error)):
         raise error
-    if isinstance(error, SystemExit):  # which `threading` leaves out
-        import traceback
+    try:
+        if isinstance(error, SystemExit):  # which `threading` leaves out
+            import traceback
 
-        traceback.print_exception(error)
-        return
-    threading.excepthook(
-        threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
-    )
+            traceback.print_exception(error)
+        else:
+            threading.excepthook(
+                threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+            )
+    except BaseException as problem:  # of a hook of the program, or no standard error can be written
+        if is_of_handler(problem):
+            raise
+        sys.__excepthook__(type(problem), problem, problem.__traceback__)  # which raises nothing

@@ -175,6 +175,8 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
         except BaseException as why:
             reason = _described(why)
     if not isinstance(error, BaseException):
+        if inner is not None and not reason:
+            reason = f"its pickle makes {type(error).__name__}, which is no exception"
         from mp_pool.tasks.unpicklable_exception import UnpicklableExceptionError
 
         error = UnpicklableExceptionError(name, reason)

@@ -147,6 +147,8 @@ def _range(text: str) -> range:
 
 def output_of(chosen: argparse.Namespace) -> str | Path | Streams:
     """Return what ``--output``, ``--log-dir``, ``--redirects``, ``--tee`` and ``--local-ranks-filter`` ask for."""
+    if chosen.log_dir == "":
+        raise ValueError("--log-dir is an empty text; give a folder, ./ for the current one")
     selects = chosen.redirects is not None or chosen.tee is not None
     if not selects and chosen.local_ranks_filter is None:
         if chosen.log_dir is None:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from mp_core.system import engine_lookup
 from mp_spawn.command.command_line import check, parsed
@@ -65,6 +65,17 @@ def refuse(refusal: Exception) -> int:
     return 2
 
 
+def inheritable() -> frozenset[int]:
+    """Return the descriptors above 2 that the children of this process inherit: a shell's ``<(...)``, or a lock's."""
+    found = set()
+    with suppress(OSError):  # there is no /proc
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):  # that of the folder
+                if fd > 2 and os.get_inheritable(fd):
+                    found.add(fd)
+    return frozenset(found)
+
+
 def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     """Run the ranks and return the exit code."""
     try:
@@ -113,6 +124,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     # A rank in a group of its own would be stopped when it reads from the terminal.
     job.gives_terminal = (nprocs == 1 or chosen.stdin is not None) and has_terminal()
     job.gives_stdin = is_open(0) and (job.gives_terminal or not os.isatty(0))
+    job.passed_on = inheritable()
     if job.gives_terminal and isinstance(job.output, Prefix):
         job.output.prompts = 0
     with recording(), Forwarding(job.frugal) as signals:

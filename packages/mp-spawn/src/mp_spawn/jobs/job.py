@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,6 +85,8 @@ class Job:
     gives_stdin: bool = False
     #: Whether rank 0 reads from the terminal, and so is in the process group of this process.
     gives_terminal: bool = False
+    #: The descriptors that each rank inherits from whoever has started this process.
+    passed_on: frozenset[int] = frozenset()
     #: Seconds from SIGTERM to SIGKILL.
     time_to_end: float = TERM_TO_KILL
     #: That of the ranks' random numbers.
@@ -176,7 +179,11 @@ class Job:
         from mp_core.children.main_module import leave_out
 
         leave_out()
-        return spawn.get_preparation_data("rank")
+        try:
+            return spawn.get_preparation_data("rank")
+        except FileNotFoundError as error:
+            what = "the current folder has been removed, and ranks begin in it: cd to another"
+            raise FileNotFoundError(errno.ENOENT, what) from error
 
     def payloads(self, count: int) -> list[Payload]:
         if self.launcher.start_method == "fork":

@@ -217,7 +217,12 @@ class _Spawning:
 
     DupFd = popen_spawn_posix._DupFd
 
+    def __init__(self) -> None:
+        #: The descriptors to which the pickles refer: of the ranks, and of this process' own configuration.
+        self.fds: set[int] = set()
+
     def duplicate_for_child(self, fd: int) -> int:
+        self.fds.add(fd)
         return fd
 
 
@@ -237,14 +242,15 @@ def _execute(
         RankProcess(target=call, args=(spec._replace(mask=mask),), name=f"rank {spec.rank}", daemon=job.daemon)
         for spec in specs
     ]
-    with spawning(_Spawning()):
-        zygote = dumps_plainly(ZygoteSpec(python, preparation, tracker, to_launcher, ranks))
+    popen = _Spawning()
+    with spawning(popen):
+        zygote = dumps_plainly(ZygoteSpec(python, preparation, tracker, to_launcher, ranks, popen.fds))
     file = memory_file(dumps_plainly(sys_path), zygote)
     try:
         os.lseek(file, 0, os.SEEK_SET)
         process = subprocess.Popen(
             [*python, "-c", PROGRAM.format(file=file, entry="main(file, path)"), "--multiprocessing-fork"],
-            pass_fds={file, to_launcher, tracker}.union(*(spec.fds for spec in specs)),
+            pass_fds={file, to_launcher, tracker, *popen.fds, *job.passed_on},
         )
     finally:
         os.close(file)

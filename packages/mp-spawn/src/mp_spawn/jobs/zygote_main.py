@@ -74,11 +74,16 @@ class ZygoteSpec(NamedTuple):
     #: The socket on which the zygote sends pids and pidfds.
     socket: int
     processes: list[RankProcess]
+    #: The descriptors to which the pickles of the others refer; the last, as the set is complete when it is pickled.
+    fds: set[int]
+
+    def of_ranks(self) -> set[int]:
+        """Return the descriptors of the ranks."""
+        return set[int]().union(*(process.spec.fds for process in self.processes))
 
     def others(self, spec: RankSpec) -> set[int]:
-        """The descriptors that belong to other ranks only."""
-        every = set[int]().union(*(process.spec.fds for process in self.processes))
-        return every - spec.fds - {self.tracker}
+        """Return the descriptors that belong to other ranks only."""
+        return self.of_ranks() - spec.fds - {self.tracker}
 
 
 def main(file: IO[bytes], path: list[str]) -> None:
@@ -90,7 +95,7 @@ def main(file: IO[bytes], path: list[str]) -> None:
 
     zygote: ZygoteSpec = pickle.load(file)
     specs = [process.spec for process in zygote.processes]
-    for fd in {file.fileno(), zygote.socket, zygote.tracker}.union(*(spec.fds for spec in specs)):
+    for fd in {file.fileno(), zygote.socket, zygote.tracker, *zygote.of_ranks()}:
         if fd > 2:
             os.set_inheritable(fd, False)
     assert specs[0].death_pipe is not None
@@ -131,7 +136,7 @@ def main(file: IO[bytes], path: list[str]) -> None:
             finally:
                 for fd in pidfd, told, tells:
                     os.close(fd)
-    for fd in set[int]().union(*(spec.fds for spec in specs)) - {*status_of.values()} - watched:
+    for fd in zygote.of_ranks() - {*status_of.values()} - watched:
         os.close(fd)
     stopped: dict[int, int] = {}
     while status_of:
@@ -189,7 +194,8 @@ def _execute(zygote: ZygoteSpec, spec: RankSpec, file: IO[bytes]) -> NoReturn:
 
 def _kept(zygote: ZygoteSpec, spec: RankSpec) -> set[int]:
     assert spec.status is not None
-    return (spec.fds | {zygote.tracker}) - {spec.status.fd}
+    of_the_launcher = zygote.fds - zygote.of_ranks()  # the configuration of its process has it
+    return (spec.fds | {zygote.tracker} | of_the_launcher) - {spec.status.fd}
 
 
 def continue_in_fresh_interpreter(file: IO[bytes], path: list[str], rank: int) -> None:

@@ -126,10 +126,10 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         yield reporter
     except SystemExit as leaving:
         leave_by(reporter, leaving)
-    except KeyboardInterrupt:
-        # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
-        _die_of(signal.SIGINT)
     except BaseException as error:
+        if type(error) is KeyboardInterrupt:
+            # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
+            _die_of(signal.SIGINT)
         from mp_core.children.main_module import lacks_guard, leave
 
         if lacks_guard(error):

@@ -48,6 +48,10 @@ class ProgramProcess(context.SpawnProcess):
         spec: RankSpec = self._args[0]  # type: ignore[attr-defined]
         with reporting(spec):
             set_up(spec, parents_sentinel=parent_sentinel)
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                if fd > 2:
+                    with contextlib.suppress(OSError):  # that of the listing itself
+                        os.set_inheritable(fd, False)  # multiprocessing leaves them to the children of this process
         # What multiprocessing prepares in a child of its own.
         current_process().name = "MainProcess"
         set_start_method(None, force=True)
@@ -67,7 +71,7 @@ def become(spec: RankSpec) -> NoReturn:
     except BaseException as error:
         error.__traceback__ = trace = without_us(error.__traceback__)
         # Of a Ctrl-C, the launcher knows.
-        is_told = isinstance(error, KeyboardInterrupt) or reporter.send(Kind.RAISED, text_of(error, trace))
+        is_told = type(error) is KeyboardInterrupt or reporter.send(Kind.RAISED, text_of(error, trace))
         sys.excepthook = partial(_show, sys.excepthook, trace, is_told and sys.stderr is sys.__stderr__)
         raise
     sys.exit()
@@ -161,10 +165,6 @@ def run_executable(rank: int, path: str, arguments: list[str]) -> None:
 
     # The death pipe needs this interpreter; the kernel keeps the signal for the new program.
     set_parent_death_signal(signal.SIGKILL)
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2:
-            with contextlib.suppress(OSError):  # that of the listing itself
-                os.set_inheritable(fd, False)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(path, [path, *arguments])
