@@ -237,10 +237,10 @@ def receive_and_die(connection: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL if kept else signal.SIGTERM)
 
 
-def test_a_killed_receiver_leaves_no_memory_behind(ctx: Any, strategy: str) -> None:
-    ours, theirs = ctx.Pipe()
+def test_a_killed_receiver_leaves_no_memory_behind(channels: Any, strategy: str) -> None:
+    ours, theirs = channels.Pipe()
     before = mp.memory_stats()["live_bytes"]
-    process = ctx.Process(target=receive_and_die, args=(theirs,))
+    process = channels.Process(target=receive_and_die, args=(theirs,))
     process.start()
     theirs.close()
     ours.send([bytes(10 * SIZE), bytearray(SIZE), "x" * SIZE])

@@ -20,6 +20,7 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
+from mp_core.installation import contexts
 from mp_pool.tasks.release import release
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
@@ -63,7 +64,7 @@ def meet(barrier: Any) -> int:
 
 
 def queue_of(*things: Any) -> Any:
-    queue = mp.SimpleQueue()
+    queue = contexts.default_context.SimpleQueue()
     for thing in things:
         queue.put(thing)
     return queue
@@ -77,7 +78,7 @@ def hold_and_die(lock: Any) -> None:
 @pytest.mark.parametrize("queue_kind", QUEUES)
 @both
 def test_a_queue_is_an_argument_of_tasks(kind: str, ctx: BaseContext, queue_kind: str) -> None:
-    queue: Any = getattr(mp.get_context(ctx.get_start_method()), queue_kind)()
+    queue: Any = getattr(contexts.default_context.get_context(ctx.get_start_method()), queue_kind)()
     with tasks.either(kind, ctx) as pool:
         for wait_for in [pool.submit(put, queue, number) for number in range(20)]:
             wait_for()
@@ -93,7 +94,7 @@ def test_a_queue_is_an_argument_of_tasks(kind: str, ctx: BaseContext, queue_kind
 
 @pytest.mark.parametrize("queue_kind", QUEUES)
 def test_a_map_over_a_partial_with_a_queue_sends_it_to_each_worker_once(ctx: BaseContext, queue_kind: str) -> None:
-    context: Any = mp.get_context(ctx.get_start_method())
+    context: Any = contexts.default_context.get_context(ctx.get_start_method())
     queue = getattr(context, queue_kind)()
     with context.Pool(2) as pool:
         pool.map(functools.partial(put, queue), range(500), chunksize=1)
@@ -144,7 +145,7 @@ def test_a_queue_is_a_result_and_an_object_in_a_queue(kind: str, ctx: BaseContex
     with tasks.either(kind, ctx) as pool:
         queue = pool.submit(queue_of, 1, "two", np.ones(50_000))()
         assert (queue.get(), queue.get(), queue.get().sum()) == (1, "two", 50_000)
-        carrier = mp.SimpleQueue()
+        carrier = contexts.default_context.SimpleQueue()
         lock = mp.Lock()
         carrier.put([queue, lock])
         other, same = carrier.get()
@@ -226,7 +227,7 @@ def test_the_lock_of_a_killed_task_passes_on(ctx: BaseContext) -> None:
 
 @both
 def test_what_a_killed_worker_did_not_receive_is_closed(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
-    queue, lock = mp.get_context(ctx.get_start_method()).Queue(), mp.Lock()
+    queue, lock = contexts.default_context.get_context(ctx.get_start_method()).Queue(), mp.Lock()
     before = len(resource_sharer._resource_sharer._cache)
     with tasks.either(kind, ctx) as pool:
         lost = pool.submit(max, tasks.Deadly("exit", tmp_path / "seen"), queue, lock)
@@ -244,7 +245,7 @@ def test_the_release_of_a_queue_closes_what_was_not_received_and_asks_for_nothin
 ) -> None:
     errors: list[Any] = []
     monkeypatch.setattr(sys, "excepthook", lambda *error: errors.append(error))  # the thread that sends descriptors
-    queue, before = mp.SimpleQueue(), len(resource_sharer._resource_sharer._cache)
+    queue, before = contexts.default_context.SimpleQueue(), len(resource_sharer._resource_sharer._cache)
     for is_received in (False, True):
         data = bytes(ForkingPickler.dumps(queue))
         assert len(resource_sharer._resource_sharer._cache) == before + 4
