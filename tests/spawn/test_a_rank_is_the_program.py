@@ -256,6 +256,16 @@ def test_ends_of_a_program_have_their_exit_code_and_reason(text: str, code: int,
     assert ("ValueError: y" in done.stdout) == ("ValueError('y')" in text)
 
 
+@pytest.mark.parametrize("env", [[], ["--env", "OMP_NUM_THREADS=1"]], ids=["forked", "in an interpreter of its own"])
+def test_a_rank_has_the_options_after_x_of_the_interpreter(env: list[str]) -> None:
+    options = ["-X", "int_max_str_digits=0", "-X", "own", "-X", "utf8"]
+    text = "import sys; print(sys._xoptions, len(str(10**5000)))"
+    alone = subprocess.run([sys.executable, *options, "-c", text], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, *options, "-m", "mp_spawn", "--output", "inherit", *env, "-c", text]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, eval(done.stdout.replace("} ", "}, "))) == (0, eval(alone.stdout.replace("} ", "}, ")))
+
+
 def test_the_ranks_of_a_job_have_one_hash_seed_and_one_authkey() -> None:
     text = "import multiprocessing as m; print(hash('a'), bytes(m.current_process().authkey).hex())"
     done = subprocess.run(

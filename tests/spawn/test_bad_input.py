@@ -47,6 +47,11 @@ def test_a_bad_option_is_described_in_one_line(options: dict[str, Any], error: t
         assert "\n" not in str(caught.value)
 
 
+def test_no_number_is_no_time_limit() -> None:
+    with pytest.raises(ValueError, match="timeout=nan is no number of seconds"):
+        run(ranks.nothing, timeout=float("nan"))
+
+
 def test_fn_must_be_callable() -> None:
     with pytest.raises(TypeError, match="fn is 'hello', which cannot be called"):
         spawn("hello")  # type: ignore[arg-type]

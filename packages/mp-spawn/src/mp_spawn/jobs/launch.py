@@ -381,6 +381,8 @@ def run(
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     options = options_among(locals())
+    if timeout is not None and timeout != timeout:
+        raise ValueError("timeout=nan is no number of seconds; give None for no limit")
     if engine is not None:
         run_on = engine_lookup.load("run", f"engine={engine!r}")
         blobs = run_on(engine, fn, args, nprocs, timeout, grace_period, **options)

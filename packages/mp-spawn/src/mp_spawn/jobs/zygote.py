@@ -31,6 +31,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -237,6 +238,8 @@ def _execute(
     """Start the zygote; return its process, and the process objects of the ranks that it is going to start."""
     sys_path = preparation.pop("sys_path")
     flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    # Of those after -X, multiprocessing hands down some.
+    flags += [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
     python = [os.fsdecode(spawn.get_executable()), *flags]
     ranks: list[Any] = [
         RankProcess(target=call, args=(spec._replace(mask=mask),), name=f"rank {spec.rank}", daemon=job.daemon)
