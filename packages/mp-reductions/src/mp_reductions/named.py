@@ -21,7 +21,6 @@ import errno
 import math
 import mmap
 import os
-import resource
 import stat
 import struct
 from typing import Any, overload
@@ -235,6 +234,8 @@ def _create(path: str, name: str, dims: tuple[int, ...], dtype: np.dtype[Any]) -
 
 def _reserved(nbytes: int) -> int:
     """Return a descriptor of a new file without a name, whose memory is reserved: a write to it never fails."""
+    import resource  # which Windows has not
+
     try:
         fd = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except (FileNotFoundError, NotADirectoryError):
