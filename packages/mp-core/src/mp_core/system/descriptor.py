@@ -72,6 +72,26 @@ class AboveStandardStreams:
             each.close()
 
 
+def inheritable() -> frozenset[int]:
+    """
+    Return the descriptors above 2 that the programs inherit which this process starts: a shell's ``<(...)``, or a lock.
+
+    >>> all(fd > 2 for fd in inheritable())
+    True
+    """
+    found = set()
+    try:
+        for fd in map(int, os.listdir("/dev/fd")):  # macOS has it as well
+            try:
+                if fd > 2 and os.get_inheritable(fd):
+                    found.add(fd)
+            except OSError:
+                pass  # that of the folder
+    except OSError:
+        pass
+    return frozenset(found)
+
+
 def hold_both_ends(fd: int) -> bool:
     """Have the number *fd* of a pipe's reading end stand for both ends, and not block; return False without /proc."""
     both = Descriptor()

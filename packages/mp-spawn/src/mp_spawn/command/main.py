@@ -9,9 +9,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 from mp_core.system import engine_lookup
+from mp_core.system.descriptor import inheritable
 from mp_spawn.command.command_line import check, parsed
 from mp_spawn.command.command_options import (
     Recording,
@@ -63,17 +64,6 @@ def refuse(refusal: Exception) -> int:
     """Print why the command does nothing, and return its exit code."""
     tell(f"mp-spawn: {refusal}")
     return 2
-
-
-def inheritable() -> frozenset[int]:
-    """Return the descriptors above 2 that the children of this process inherit: a shell's ``<(...)``, or a lock's."""
-    found = set()
-    with suppress(OSError):  # there is no /proc
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):  # that of the folder
-                if fd > 2 and os.get_inheritable(fd):
-                    found.add(fd)
-    return frozenset(found)
 
 
 def launch(chosen: argparse.Namespace, recording: Recording) -> int:

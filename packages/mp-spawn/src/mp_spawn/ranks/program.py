@@ -17,7 +17,6 @@ program's module. `docs/launcher.md` has a table of the differences that are lef
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import marshal
 import os
@@ -33,6 +32,7 @@ from multiprocessing import context, current_process, set_start_method, util
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from mp_core.system.descriptor import inheritable
 from mp_spawn.ranks.child import leave_by, reporting, set_up, text_of, without_us
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind, Reporter
@@ -48,10 +48,8 @@ class ProgramProcess(context.SpawnProcess):
         spec: RankSpec = self._args[0]  # type: ignore[attr-defined]
         with reporting(spec):
             set_up(spec, parents_sentinel=parent_sentinel)
-            for fd in map(int, os.listdir("/proc/self/fd")):
-                if fd > 2:
-                    with contextlib.suppress(OSError):  # that of the listing itself
-                        os.set_inheritable(fd, False)  # multiprocessing leaves them to the children of this process
+            for fd in inheritable():  # multiprocessing leaves them to the children of this process
+                os.set_inheritable(fd, False)
         # What multiprocessing prepares in a child of its own.
         current_process().name = "MainProcess"
         set_start_method(None, force=True)
