@@ -36,6 +36,8 @@ METHODS = ", ".join(map(repr, get_all_start_methods()))
         ({"threads_per_rank": 0}, ValueError, "threads_per_rank=0 is too small; give 1 or more"),
         ({"max_restarts": -1}, ValueError, "max_restarts=-1 is too small; give 0 or more"),
         ({"cpu_affinity": [0]}, ValueError, "cpu_affinity=[0] is not for 2 ranks; give 'spread'"),
+        ({"cpu_affinity": [99_999, 0]}, ValueError, "cpu_affinity names no processor in [99999] that this process may"),
+        ({"cpu_affinity": [0, ()]}, ValueError, "cpu_affinity names no processor in [] that this process may use"),
         ({"cpu_affinity": "all"}, ValueError, "cpu_affinity='all' is not for 2 ranks; give 'spread'"),
     ],
 )

@@ -36,7 +36,23 @@ def cpus_for(cpu_affinity: Any, count: int, what: str) -> Sequence[frozenset[int
             f"cpu_affinity={_short(cpu_affinity)} is not for {count} {what}; "
             f"give 'spread', or a sequence with a processor, or a set of them, for each of the {what}"
         )
-    return [frozenset(each) if isinstance(each, Iterable) else frozenset({each}) for each in cpu_affinity]
+    sets = [frozenset(each) if isinstance(each, Iterable) else frozenset({each}) for each in cpu_affinity]
+    _check(sets)
+    return sets
+
+
+def _check(sets: Iterable[frozenset[int]]) -> None:
+    """Raise `ValueError` for a set without a processor that this process could have, which only the kernel knows."""
+    mine = os.sched_getaffinity(0)
+    for each in {*sets}:
+        if not each or not each <= mine:
+            try:
+                os.sched_setaffinity(0, each)
+            except (OSError, OverflowError, ValueError):
+                what = f"names no processor in {sorted(each)} that this process may use"
+                raise ValueError(f"cpu_affinity {what}; it may use {sorted(mine)}") from None
+            finally:
+                os.sched_setaffinity(0, mine)
 
 
 def _short(thing: Any) -> str:
