@@ -85,6 +85,7 @@ class Points:
     def run(self, function: Callable[[], object]) -> BaseException | None:
         """Call *function* and return its exception."""
         before = signal.signal(SIGNAL, self._on_signal)
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 asks when the function is set
         try:
             sys.settrace(self._begin)
             function()
@@ -103,6 +104,7 @@ class Points:
             return None
         if frame.f_code.co_filename.startswith(_LEFT_OUT):
             return None
+        frame.f_trace = self._trace  # first: CPython 3.13 asks for it when the next is set
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._trace
 
