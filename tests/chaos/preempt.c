@@ -59,6 +59,8 @@ __attribute__((constructor)) static void set_up(void)
 {
     const char *text = getenv("PREEMPT");
 
+    if (real.syscall != NULL)
+        return; /* the constructor of another library has called one of these, as CPython 3.13 does */
 #define FIND(member, name) *(void **)&real.member = dlsym(RTLD_NEXT, name)
     FIND(lock, "pthread_mutex_lock");
     FIND(try_lock, "pthread_mutex_trylock");
@@ -216,5 +218,7 @@ long syscall(long number, ...)
     for (int i = 0; i < 6; i++)
         a[i] = va_arg(arguments, long);
     va_end(arguments);
+    if (real.syscall == NULL)
+        set_up();
     AROUND(long, real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }

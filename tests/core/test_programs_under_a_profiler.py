@@ -83,7 +83,7 @@ def test_an_object_that_cannot_travel_by_name_is_still_an_error_in_an_ordinary_p
             try:
                 writer.send(lambda: 0)
             except Exception as error:
-                writer.send("pickle" in str(error))
+                writer.send("local object" in str(error))
 
         if __name__ == "__main__":
             reader, writer = mp.get_context("fork").Pipe(False)
