@@ -62,9 +62,12 @@ def test_processors_for_another_number_of_workers_are_refused(wrong: Any) -> Non
         mp.Pool(2, cpu_affinity=wrong)
 
 
-def test_a_processor_that_is_not_there_is_the_error_of_all_tasks(ctx: BaseContext) -> None:
-    with ctx.Pool(1, cpu_affinity=[4000]) as pool, pytest.raises(OSError):
-        pool.apply(tasks.square, (2,))
+def test_a_processor_that_is_not_there_is_the_error_of_the_pool_itself(ctx: BaseContext) -> None:
+    before = os.sched_getaffinity(0)
+    for make in (lambda: ctx.Pool(1, cpu_affinity=[4000]), lambda: mp.ProcessPoolExecutor(1, ctx, cpu_affinity=[4000])):
+        with pytest.raises(ValueError, match=r"cpu_affinity names no processor in \[4000\]"):
+            make()
+    assert os.sched_getaffinity(0) == before
 
 
 THREADS = """
