@@ -186,7 +186,6 @@ def test_the_bound_is_one_for_all_processes_also_where_the_ring_has_no_room(chan
     put.close()
 
 
-@pytest.mark.timeout(60)
 def test_a_bound_may_be_any_integer(forking: Any) -> None:
     for kind in ("Queue", "JoinableQueue"):
         queue = getattr(forking, kind)(np.int64(1))
@@ -197,6 +196,7 @@ def test_a_bound_may_be_any_integer(forking: Any) -> None:
         close(queue)
 
 
+@pytest.mark.timeout(60)
 def test_one_process_fills_a_bounded_queue_whose_ring_has_no_room(forking: Any) -> None:
     queue, big = forking.Queue(10), [0] * 300_000
     for _ in range(10):

@@ -189,7 +189,11 @@ def raising(error: type[BaseException]) -> Iterator[int]:
 @pytest.mark.parametrize("method", ["imap", "imap_unordered"])
 @pytest.mark.parametrize(
     ("error", "options"),
-    [(LookupError, {}), (SystemExit, {}), (LookupError, {"buffersize": 1}), (KeyboardInterrupt, {"chunksize": 2})],
+    [
+        *((LookupError, options) for options in ({}, {"buffersize": 1}, {"chunksize": 2})),
+        (SystemExit, {}),
+        (KeyboardInterrupt, {"chunksize": 2}),
+    ],
 )
 def test_the_error_of_an_iterable_comes_after_the_results_of_its_items(
     ctx: BaseContext, method: str, options: dict[str, int], error: type[BaseException]
