@@ -79,6 +79,7 @@ class Points:
         self.lines: list[tuple[str, int]] = []  # the innermost lines of each
         self._at, self._handle, self._tell = at, handle, tell
         self._pending = False
+        self._too_early = False
         self._pid = os.getpid()
         self._code: dict[CodeType, bytes] = {}
 
@@ -102,11 +103,13 @@ class Points:
         if os.getpid() != self._pid:
             sys.settrace(None)  # a forked child
             return None
-        if frame.f_code.co_filename.startswith(_LEFT_OUT):
-            return None
-        frame.f_trace = self._trace  # first: CPython 3.13 asks for it when the next is set
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self._trace
+        if not (left_out := frame.f_code.co_filename.startswith(_LEFT_OUT)):
+            frame.f_trace = self._trace  # first: CPython 3.13 asks for it when the next is set
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if self._too_early:
+            self._too_early = False
+            -_trigger  # noqa: B018 - as in `_trace`
+        return None if left_out else self._trace
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if event != "opcode":
@@ -128,8 +131,11 @@ class Points:
         assert frame is not None
         if os.getpid() != self._pid:
             return
-        if frame.f_code in (Points._trace.__code__, Points._begin.__code__):
+        if frame.f_code is Points._trace.__code__:
             return  # the instruction has not looked: it is no point
+        if frame.f_code is Points._begin.__code__:
+            self._too_early = True  # the instruction is a call, and its function has still to look: CPython 3.12
+            return
         stack = []
         lines = []
         at: FrameType | None = frame
