@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from support.waiting import until
 
 import mp_all as mp
 import mp_nodes as engines
+from mp_nodes import by_value
+from mp_nodes.agent import node_payload
 from mp_nodes.driver import node_service
 from mp_nodes.pool import buffers
 
@@ -85,11 +87,29 @@ def test_arrays_go_there_and_back_and_one_for_all_tasks_is_copied_once_for_each_
     places = {(node, inode) for node, inode, _ in found}
     assert len(places) == len({node for node, _ in places}) == 3
     assert all(writable for _, _, writable in found)
-    ends = mp.Pipe()
-    with mp.Pool(1, engine="local") as pool, pytest.raises(pickle.PicklingError, match="cannot reach another machine"):
-        pool.apply(tasks.square, (ends[0],))
-    for end in ends:
-        end.close()
+
+
+LOCKS = mp.Lock, mp.RLock, mp.Semaphore, mp.Condition, mp.Event, functools.partial(mp.Barrier, 2)
+QUEUES = mp.Pipe, mp.Queue, mp.SimpleQueue, mp.JoinableQueue
+CTYPES = functools.partial(mp.Value, "i"), functools.partial(mp.RawArray, "d", 2)
+
+
+@pytest.mark.parametrize("make", [*LOCKS, *QUEUES, *CTYPES])
+def test_what_belongs_to_this_machine_is_refused_before_it_is_sent(make: Callable[[], Any]) -> None:
+    thing = make()
+    thing = thing[0] if isinstance(thing, tuple) else thing
+    with pytest.raises(pickle.PicklingError, match=r"objects.* cannot reach another machine"):
+        by_value.dumps_by_value([thing], "a task")
+    with pytest.raises(pickle.PicklingError, match=r"objects.* cannot reach another machine"):
+        node_payload.pack(tasks.square, (thing,))
+
+
+def test_a_refused_task_leaves_the_pool_as_it_was() -> None:
+    with mp.Pool(1, engine="local") as pool:
+        for thing in (mp.Lock(), mp.Value("i")):
+            with pytest.raises(pickle.PicklingError, match="cannot reach another machine"):
+                pool.apply(tasks.square, (thing,))
+        assert pool.apply(tasks.square, (3,)) == 9
 
 
 def test_an_array_of_several_tasks_goes_to_each_node_once_and_each_task_has_its_own(

@@ -6,22 +6,28 @@ import math
 import pickle
 import socket
 import sys
+from multiprocessing import synchronize
 from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue, SimpleQueue
 from typing import Any
 
 from mp_core.memory.lease import Lease, LeaseReference
 from mp_core.sharing.backend import pickled
 from mp_spawn.calls.pickling import dumps, foreign_reducer
 
-# Objects that refer to a file or a process of this machine.
-LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
+# Objects that refer to a file, a process or the memory of this machine.
+_LOCKS = (synchronize.SemLock, synchronize.Condition, synchronize.Event, synchronize.Barrier)
+LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference, Queue, SimpleQueue, *_LOCKS)
 LARGE = 16 * 1024  # bytes: a smaller buffer stays in the pickle
 
 
 def refuse_what_is_local(thing: Any) -> None:
     """Raise `TypeError` for an object that cannot be used on another machine."""
-    if isinstance(thing, LOCAL_ONLY):
-        raise TypeError(f"a {type(thing).__name__} cannot reach another machine; leave it out of the arguments")
+    kind = type(thing)
+    in_shared_memory = hasattr(kind, "create_memoryview")  # the memory of a RawValue, a Value or an Array
+    if in_shared_memory or isinstance(thing, LOCAL_ONLY):
+        name = "ctypes objects in shared memory" if in_shared_memory else f"{kind.__name__} objects"
+        raise TypeError(f"{name} cannot reach another machine; leave them out of the arguments")
 
 
 def without_file(thing: Any) -> Any:
