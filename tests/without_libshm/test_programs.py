@@ -103,6 +103,40 @@ def test_a_message_that_cannot_be_received_fails_its_task_and_no_other(run: Run)
     assert (done.returncode, done.stdout) == (0, "FileNotFoundError\n0\n2\n"), done.stderr
 
 
+# CPython 3.12.1 crashes when the collector finds the buffer of a BytesIO in a circle, as of an error and its frames.
+FRAMES = """
+    import os
+    import traceback
+    import mp_all as mp
+
+    class Unloadable:
+        def __reduce__(self):
+            return os.rmdir, ("/no/such/folder",)
+
+    def held(error):
+        for each in filter(None, (error, error.__cause__)):
+            for frame, _ in traceback.walk_tb(each.__traceback__):
+                for name, value in list(frame.f_locals.items()):
+                    yield frame, name, value
+
+    if __name__ == "__main__":
+        with mp.Pool(1) as pool:
+            try:
+                pool.apply_async(Unloadable).get(timeout=30)
+            except (OSError, mp.ReceiveError) as error:
+                for frame, name, value in held(error):
+                    if isinstance(value, memoryview) and type(value.obj).__name__ == "_BytesIOBuffer":
+                        print(frame, name)
+                    if isinstance(value, tuple) and "(False, " in repr(value):
+                        print(frame, name)
+"""
+
+
+def test_the_error_of_a_message_that_cannot_be_received_does_not_hold_it(run: Run) -> None:
+    done = run(FRAMES)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 LISTENER = """
     import sys
     import threading

@@ -250,7 +250,11 @@ def loads(data: Any, /, **options: Any) -> Any:
         instead = NotImplemented if _on_failure is None else _on_failure(data, error)
         if instead is NotImplemented:
             raise
-        return instead
+        try:
+            return instead
+        finally:
+            # See Note [Exceptions in frames] in failed_messages.py. CPython 3.12.1 crashes if *data* is in the circle.
+            del data, instead
     finally:
         _thread.depth -= 1
         if not _thread.depth:
