@@ -22,6 +22,15 @@
 
 #include "mpshm.h"
 
+/* The headers from CPython 3.12 on count no reference here, since these objects are immortal. They
+ * are not in CPython 3.11, where the same wheel has to run. */
+#undef Py_RETURN_NONE
+#undef Py_RETURN_TRUE
+#undef Py_RETURN_FALSE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+#define Py_RETURN_TRUE return Py_NewRef(Py_True)
+#define Py_RETURN_FALSE return Py_NewRef(Py_False)
+
 #define MP_CORE_API "mp_core.sharing.backend.c_api"
 enum { MP_CORE_API_VERSION = 16 };
 
