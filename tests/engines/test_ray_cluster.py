@@ -148,4 +148,5 @@ def test_the_command_runs_a_script_on_ray(cluster: Any, tmp_path: Path) -> None:
         timeout=90,
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(line.split("] ")[1] for line in done.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    said = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
+    assert said == ["rank 0 of 2", "rank 1 of 2"], (done.stdout, done.stderr)
