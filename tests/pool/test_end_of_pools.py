@@ -10,8 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pool_tasks as tasks
@@ -22,6 +25,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
+from mp_pool.scheduling.scheduler import TERMINATED
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 
@@ -41,6 +45,91 @@ def test_leaving_a_pool_early_ends_its_workers_and_fails_its_results(ctx: BaseCo
         stream.next(tasks.PATIENCE)
     with pytest.raises(StopIteration):
         stream.next(tasks.PATIENCE)
+
+
+def _fed() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "mp_pool-feeder"]
+
+
+def _terminate(pool: Any, stream: Any) -> None:
+    pool.terminate()
+    pool.join()
+
+
+def _end_in_the_generator(pool: Any, stream: Any) -> None:
+    pool._scheduler.state = TERMINATED  # as `terminate` begins
+    pool._scheduler.wake()
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (_terminate, mp.ProcessError),
+        (_end_in_the_generator, mp.ProcessError),
+        (lambda pool, stream: stream.cancel(), CancelledError),
+    ],
+)
+@pytest.mark.parametrize("first", ["the generator", "the end"])
+def test_an_imap_that_is_ended_while_its_generator_is_late_does_not_seem_complete(
+    ctx: BaseContext, method: str, end: Callable[[Any, Any], None], error: type[Exception], first: str
+) -> None:
+    more = threading.Event()
+
+    def late() -> Iterator[int]:
+        yield 1
+        more.wait(tasks.PATIENCE)
+        if first == "the generator":
+            end(pool, stream)
+        yield 2
+
+    with ctx.Pool(1) as pool:
+        stream = getattr(pool, method)(abs, late())
+        assert stream.next(tasks.PATIENCE) == 1
+        if first == "the end":
+            end(pool, stream)
+        more.set()
+        assert until(lambda: not _fed(), tasks.PATIENCE)
+        with pytest.raises(error):
+            stream.next(tasks.PATIENCE)
+        with pytest.raises(StopIteration):
+            stream.next(tasks.PATIENCE)
+
+
+def _fail() -> None:
+    raise LookupError("no licence")
+
+
+def test_an_imap_whose_pool_cannot_begin_fails_although_its_generator_is_late(ctx: BaseContext) -> None:
+    broken = threading.Event()
+
+    def late() -> Iterator[int]:
+        broken.wait(tasks.PATIENCE)
+        yield 1
+
+    with ctx.Pool(1, initializer=_fail) as pool:
+        with pytest.raises(LookupError, match="no licence"):
+            pool.apply_async(abs, (1,)).get(tasks.PATIENCE)
+        pool._scheduler.thread.join(tasks.PATIENCE)
+        stream = pool.imap(abs, late())
+        broken.set()
+        assert until(lambda: not _fed(), tasks.PATIENCE)
+        with pytest.raises(LookupError, match="no licence"):
+            stream.next(tasks.PATIENCE)
+
+
+def test_a_map_that_is_ended_while_its_items_are_late_says_so(ctx: BaseContext) -> None:
+    class Late:
+        def __len__(self) -> int:
+            return 2
+
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+            _end_in_the_generator(pool, None)
+            yield 2
+
+    with ctx.Pool(1) as pool, pytest.raises(mp.ProcessError, match="terminated"):
+        pool.map_async(abs, Late(), 1).get(tasks.PATIENCE)
 
 
 def test_leaving_a_pool_early_frees_arrays(ctx: BaseContext, tmp_path: Path) -> None:

@@ -125,6 +125,10 @@ class NodeScheduler:
             self._progress.expect(work.items if isinstance(work, Task) else items)
         self._queue.append(work)
         self.wake()
+        self.fail_if_ended()
+
+    def fail_if_ended(self) -> None:
+        """Fail the unfinished results if the pool has ended."""
         if self.state == ENDED:
             self._abort()
 

@@ -23,7 +23,7 @@ HEAVY = 32
 class Feeder(threading.Thread):
     """
     Submits a task for each of *items*, as many as the queue takes, then calls *ended* with their number and the error.
-    It stops before if *result* is over.
+    It stops before if the pool ends or *result* is over, and then the result fails, or has failed.
 
     *make* makes the task from its index and item. At most *limit* items are read. A task is pickled before the next
     item is asked for, as in the standard pool: a generator may fill one array anew for each item.
@@ -48,10 +48,11 @@ class Feeder(threading.Thread):
         """Read the iterable until it, or the pool, ends."""
         count = 0
         error = None
+        stopped = False
         try:
             for item in islice(self._items, self._limit):
                 self.room.acquire()
-                if self._scheduler.state > CLOSED or getattr(self._result, "is_over", False):
+                if stopped := self._scheduler.state > CLOSED or getattr(self._result, "is_over", False):
                     break
                 task = self._make(count, item)
                 task.feeder = self
@@ -67,7 +68,10 @@ class Feeder(threading.Thread):
             if not isinstance(raised, Exception) and threading.current_thread() is not self:
                 raise  # `run` was called in a thread of the program, for which it is
         finally:
-            self._ended(count, error)
+            if stopped:
+                self._scheduler.fail_if_ended()  # it may have ended before there was this result
+            else:
+                self._ended(count, error)
             del self._items, self._make, self._ended, self._result, error
             self._scheduler.feeders.discard(self)
             self._scheduler.wake()

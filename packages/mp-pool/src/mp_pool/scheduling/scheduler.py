@@ -226,8 +226,12 @@ class Scheduler(Workers):
             finally:
                 if not done or self.dispatcher.news or self.state != RUNNING:
                     self.wake()
+        self.fail_if_ended()
+
+    def fail_if_ended(self) -> None:
+        """Fail the unfinished results if the pool has ended: its thread, which would, has as well."""
         if self.state == ENDED:
-            self._abort()  # the thread has ended
+            self._abort()
 
     def receive(self, task: Task) -> None:
         """
