@@ -87,6 +87,23 @@ INHERITED = """
         ask(ctx)
 """
 
+POOLS = """
+    import sys
+
+    import mp_all as mp
+
+    def rank(number):
+        return number
+
+    if __name__ == "__main__":
+        mp.set_start_method(sys.argv[1])
+        with mp.Pool(1) as pool:
+            print(pool.map(abs, [-1]))
+        with mp.ProcessPoolExecutor(1) as executor:
+            print(*executor.map(abs, [-2]))
+        print(mp.run(rank, nprocs=2))
+"""
+
 
 @METHODS
 def test_a_program_runs_with_only_its_import_changed(tmp_path: Path, strategy: str, method: str) -> None:
@@ -107,3 +124,9 @@ def test_a_child_begins_with_its_parents_strategy_of_the_moment(tmp_path: Path, 
     assert succeeded(done).splitlines() == [
         f"{strategy} [0. 0. 0.] {strategy}" for strategy in ("file_descriptor", "file_system", "file_descriptor")
     ]
+
+
+@METHODS
+def test_no_file_is_opened_in_an_encoding_that_nobody_named(tmp_path: Path, method: str) -> None:
+    strict = {"PYTHONWARNDEFAULTENCODING": "1", "PYTHONWARNINGS": "error::EncodingWarning"}
+    assert succeeded(run_script(tmp_path, POOLS, method, **strict)) == "[1]\n2\n[0, 1]\n"

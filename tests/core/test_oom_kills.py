@@ -58,6 +58,14 @@ def test_the_group_of_a_container_is_found_at_its_mount_point(tmp_path: Path) ->
     assert list(oom_kills(str(proc)).values()) == [5]
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9", "café".encode(), b"a\rb", "a\u00a0b\u2028c".encode(), b"\\040-"])
+def test_a_mount_of_any_name_hides_no_counter(tmp_path: Path, name: bytes) -> None:
+    proc = Path(fake(tmp_path, 2, own=3, above=5))
+    mounts = proc / "mountinfo"
+    mounts.write_bytes(b"31 25 0:27 / /media/" + name + b" rw - tmpfs " + name + b" rw\n" + mounts.read_bytes())
+    assert list(oom_kills(str(proc)).values()) == [3, 5]
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_process_that_has_moved_to_another_group_is_counted_there(tmp_path: Path, version: int) -> None:
     proc = fake(tmp_path, version, own=3, above=5)

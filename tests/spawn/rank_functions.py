@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -55,6 +56,20 @@ def give_back(rank: int, *args: Any) -> tuple[Any, ...]:
 
 def sleep(rank: int, *args: Any) -> None:
     time.sleep(LONG)
+
+
+def sleep_under_a_cut_name(rank: int) -> None:
+    """
+    Sleep under a name that the kernel has cut in the middle of a letter.
+    """
+    ctypes.CDLL(None).prctl(15, b"caf\xc3", 0, 0, 0)  # PR_SET_NAME
+    time.sleep(LONG)
+
+
+def raise_without_the_standard_library(rank: int) -> NoReturn:
+    for name in "traceback", "linecache":  # as after os.chroot
+        sys.modules[name] = None  # type: ignore[assignment]
+    raise LookupError("beyond")
 
 
 def tell(rank: int, connection: Connection, what: Any = None) -> None:

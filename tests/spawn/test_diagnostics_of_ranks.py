@@ -96,6 +96,18 @@ def test_ranks_that_are_too_slow_show_their_stacks(start_method: str, tmp_path: 
         assert "in sleep" in (tmp_path / f"rank-{rank}.err").read_text()
 
 
+def test_ranks_that_are_too_slow_show_their_stacks_whatever_their_names_are(start_method: str) -> None:
+    with pytest.raises(TimeoutError, match=r"2 of 2 ranks still ran") as caught:
+        run(ranks.sleep_under_a_cut_name, nprocs=2, start_method=start_method, timeout=2)
+    assert all("in sleep_under_a_cut_name" in note for note in caught.value.__notes__)
+
+
+def test_a_rank_that_cannot_read_the_standard_library_any_more_reports_its_error(start_method: str) -> None:
+    with pytest.raises(ProcessRaisedException) as caught:
+        run(ranks.raise_without_the_standard_library, nprocs=1, start_method=start_method)
+    assert caught.value.failures[0].reason == "LookupError: beyond"
+
+
 def test_ranks_that_are_too_slow_are_ended_without_the_stacks_that_cannot_be_asked_for(
     start_method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def processes() -> dict[int, str]:
         if foreign[pid] == 2:
             continue
         try:
-            name, fields = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            name, fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").split("(", 1)[1].rsplit(")", 1)
             if int(fields.split()[1]) == here or mark in Path(f"/proc/{pid}/environ").read_bytes():
                 found[int(pid)] = name
                 continue
@@ -102,7 +102,7 @@ def names_in_use() -> set[str]:
     found: set[str] = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            found.update(OUR_NAMES.findall(Path(f"/proc/{entry}/maps").read_text()))
+            found.update(OUR_NAMES.findall(Path(f"/proc/{entry}/maps").read_text(errors="replace")))
             for fd in os.listdir(f"/proc/{entry}/fd"):
                 found.update(OUR_NAMES.findall(os.readlink(f"/proc/{entry}/fd/{fd}")))
         except OSError:

@@ -13,7 +13,7 @@ def ended(pid: int) -> bool:
     Its first thread may be a zombie before the last one has ended, and only with that one go files and locks.
     """
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1
     except (FileNotFoundError, ProcessLookupError):
         return True
@@ -22,4 +22,4 @@ def ended(pid: int) -> bool:
 def stopped(pid: int) -> bool:
     """Return whether each thread of the process is stopped."""
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(stat.read_text().rpartition(")")[2].split()[0] in "Tt" for stat in threads)
+    return all(stat.read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt" for stat in threads)

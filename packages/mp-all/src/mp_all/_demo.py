@@ -60,7 +60,7 @@ def seconds(module: str, timeline: str = "") -> list[float]:
         environment["MP_TIMELINE"] = timeline
     with tempfile.TemporaryDirectory(prefix="mp-all-demo-") as folder:
         file = Path(folder, f"on_{module}.py")
-        file.write_text(PROGRAM.format(module=module))
+        file.write_text(PROGRAM.format(module=module), encoding="utf-8")
         command = [sys.executable, str(file)]
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8", check=True)
     return [float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mp_all._limits import size
-from mp_core.system.control_groups import read
+from mp_core.system.control_groups import lines_of_kernel_file, read_kernel_file
 from mp_core.system.settings import runtime_folder
 
 SHM = Path("/dev/shm")
@@ -63,14 +63,14 @@ def managers() -> Iterator[Manager]:
         except OSError:
             continue  # it ended meanwhile
         if ours and len(words) > 1 and Path(os.fsdecode(words[0])).name == "shm-manager":
-            state = read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1]
+            state = read_kernel_file(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1]
             word = STATES.get(state[0], "") if state else "dead"
             yield Manager(int(pid), Path(os.fsdecode(words[1])), word)
 
 
 def sessions(folder: Path | None = None) -> list[Session]:
     at = {manager.folder.name: manager for manager in managers()}
-    locks = read(Path("/proc/locks")).splitlines()
+    locks = lines_of_kernel_file(Path("/proc/locks"))
     locked = {line.split()[5].rpartition(":")[2] for line in locks if " FLOCK " in line}
     found = []
     for entry in sorted(Path(folder or runtime_folder()).glob("*/control")):
@@ -120,7 +120,7 @@ def named_arrays() -> list[NamedArray]:
 
 def _mapped_files(pid: str) -> set[tuple[int, int]]:
     """Return device and inode of the files that a process maps; the path would be that before the file had its name."""
-    fields = (line.split(None, 5) for line in read(f"/proc/{pid}/maps").splitlines())
+    fields = (line.split(None, 5) for line in lines_of_kernel_file(f"/proc/{pid}/maps"))
     devices = ((device.partition(":"), int(inode)) for _, _, _, device, inode, *_ in fields if inode != "0")
     return {(os.makedev(int(major, 16), int(minor, 16)), inode) for (major, _, minor), inode in devices}
 
@@ -139,10 +139,10 @@ def command_of(pid: int) -> str:
     >>> "python" in command_of(os.getpid())
     True
     """
-    command = read(f"/proc/{pid}/cmdline")
-    parent = read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2]
+    command = read_kernel_file(f"/proc/{pid}/cmdline")
+    parent = read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2]
     is_child = "--multiprocessing-fork" in command or "from multiprocessing." in command
-    if parent and parent[0] != "1" and (is_child or command == read(f"/proc/{parent[0]}/cmdline") != ""):
+    if parent and parent[0] != "1" and (is_child or command == read_kernel_file(f"/proc/{parent[0]}/cmdline") != ""):
         return f"child of {parent[0]}: {command_of(int(parent[0]))}"[:100]
     program, *words = command.rstrip("\0").split("\0")
     line = " ".join([Path(program).name, *words])

@@ -62,7 +62,7 @@ class Mapping(NamedTuple):
 def mappings_at(*addresses: int) -> list[Mapping | None]:
     """Return the mapping that contains each address; None where there is none. `OSError` without /proc."""
     found: dict[int, Mapping] = {}
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
         for line in maps:
             # 7f0000000000-7f0000001000 rw-s 00000000 00:17 42      /dev/shm/name
             place, mode, offset, device, inode, *path = line.rstrip("\n").split(None, 5)

@@ -19,7 +19,7 @@ def control_groups(root: Path = ROOT, own: Path = OWN) -> Iterator[tuple[str, st
     Yield a controller and a folder for each control group of this process, the nearest first. Version 1 has a hierarchy
     for each controller, in a folder of its own; version 2 has one for all, "", alone or in the folder ``unified``.
     """
-    for line in read(own).splitlines():
+    for line in lines_of_kernel_file(own):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -43,7 +43,7 @@ def _levels(mount: str, path: str) -> Iterator[str]:
 def limit_of(folder: Path, *names: str) -> int | None:
     """Return the limit in the first of these files of a group that has a number; None if it has none."""
     for name in names:
-        text = read(os.path.join(folder, name))
+        text = read_kernel_file(os.path.join(folder, name))
         if text.isdigit():
             return int(text) if int(text) < NO_LIMIT else None
     return None
@@ -54,9 +54,11 @@ def quota(root: Path = ROOT, own: Path = OWN) -> float:
     least = math.inf
     for controller, folder in control_groups(root, own):
         if controller == "":
-            time, _, period = read(os.path.join(folder, "cpu.max")).partition(" ")
+            time, _, period = read_kernel_file(os.path.join(folder, "cpu.max")).partition(" ")
         elif controller == "cpu":
-            time, period = (read(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
+            time, period = (
+                read_kernel_file(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period")
+            )
         else:
             continue
         if time.isdigit() and period.isdigit() and int(period) > 0:
@@ -70,10 +72,20 @@ def processors() -> float:
     return min(count, quota())
 
 
-def read(path: Path) -> str:
-    """Return the content of a small file of the kernel, "" if it cannot be read."""
+def read_kernel_file(path: Path) -> str:
+    """
+    Return the content of a small file of the kernel; "" if it cannot be read.
+
+    Names in it may have any bytes, also names of other users' processes and mounts.
+    """
     try:
-        with open(path) as file:
-            return file.read().strip()
+        with open(path, "rb") as file:
+            return os.fsdecode(file.read()).strip("\n")
     except OSError:
         return ""
+
+
+def lines_of_kernel_file(path: Path) -> list[str]:
+    """Return the lines of such a file. `str.splitlines` would also end one at a control character of a name."""
+    text = read_kernel_file(path)
+    return text.split("\n") if text else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from mp_core.system.control_groups import limit_of
+from mp_core.system.control_groups import limit_of, lines_of_kernel_file, read_kernel_file
 
 # The counters of a process in these groups: to read all mounts takes longer than to start a thread.
 _known: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
@@ -62,18 +62,12 @@ def own_kills_between(before: dict[str, int], now: dict[str, int]) -> int:
 
 def _groups(proc: str) -> list[tuple[str, str, str]]:
     """Find the counters: the mount point, the path of the process's group below it, and the file."""
-    try:
-        with open(f"{proc}/cgroup") as file:
-            groups = file.read()
-        if (proc, groups) in _known:
-            return _known[proc, groups]
-        with open(f"{proc}/mountinfo") as file:
-            mounts = [line.split() for line in file]
-    except OSError:
-        return []
-    paths = {fields[1]: fields[2] for line in groups.splitlines() if len(fields := line.split(":", 2)) == 3}
+    groups = read_kernel_file(f"{proc}/cgroup")
+    if (proc, groups) in _known:
+        return _known[proc, groups]
+    paths = {fields[1]: fields[2] for line in groups.split("\n") if len(fields := line.split(":", 2)) == 3}
     found = []
-    for fields in mounts:
+    for fields in (line.split(" ") for line in lines_of_kernel_file(f"{proc}/mountinfo")):
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
         if kind == "cgroup" and "memory" in options:
             path = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
@@ -97,8 +91,5 @@ def _groups(proc: str) -> list[tuple[str, str, str]]:
 
 
 def _kills(path: str) -> int | None:
-    try:
-        with open(path) as file:
-            return next((int(line.split()[1]) for line in file if line.split()[:1] == ["oom_kill"]), None)
-    except (OSError, ValueError, IndexError):
-        return None
+    counters = dict(line.split(" ", 1) for line in lines_of_kernel_file(path) if " " in line)
+    return int(counters["oom_kill"]) if "oom_kill" in counters else None

@@ -129,7 +129,7 @@ class timeline:
         try:
             about = {"path": self.path, "owner": os.getpid(), "began": backend.timeline_now(), "command": sys.orig_argv}
             about["cwd"] = os.path.join(os.getcwd(), "")
-            with open(os.path.join(self._folder, ABOUT), "w") as file:
+            with open(os.path.join(self._folder, ABOUT), "w", encoding="utf-8") as file:
                 json.dump(about, file)
             own = recorder.begin(self._folder, self._events)
             own.name_process(_own_name())
@@ -239,7 +239,7 @@ def recover(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None 
     if not os.path.isfile(about):
         raise ValueError(f"{os.fspath(folder)} is no folder of events of a timeline")
     if path is None:
-        with open(about) as file:
+        with open(about, encoding="utf-8") as file:
             path = json.load(file)["path"]
     path = os.fspath(path)
     if not path.endswith((".html", ".json")):

@@ -115,7 +115,7 @@ def _number(folder: str, node: str, error: int) -> int:
     nodes = read(folder)
     nodes[node] = error
     path = os.path.join(folder, NODES)
-    with open(f"{path}.new", "w") as file:
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
         json.dump(nodes, file)
     os.replace(f"{path}.new", path)
     return [*nodes].index(node) + 1
@@ -124,7 +124,7 @@ def _number(folder: str, node: str, error: int) -> int:
 def read(folder: str) -> dict[str, int]:
     """Return the names of the nodes and the errors of their clocks."""
     try:
-        with open(os.path.join(folder, NODES)) as file:
+        with open(os.path.join(folder, NODES), encoding="utf-8") as file:
             nodes: dict[str, int] = json.load(file)
     except FileNotFoundError:
         return {}

@@ -116,7 +116,7 @@ class Run:
 
 def load(folder: str) -> Run:
     """Read a folder of events; the files of processes that were killed before their header was written are left out."""
-    with open(os.path.join(folder, "about.json")) as about_file:
+    with open(os.path.join(folder, "about.json"), encoding="utf-8") as about_file:
         about = json.load(about_file)
     files = []
     for name in sorted(os.listdir(folder)):
@@ -126,7 +126,7 @@ def load(folder: str) -> Run:
                     files.append(found)
     samples = []
     if os.path.exists(os.path.join(folder, memory.FILE)):
-        with open(os.path.join(folder, memory.FILE)) as memory_file:
+        with open(os.path.join(folder, memory.FILE), encoding="utf-8") as memory_file:
             samples = memory.read(memory_file.read())
     return _Reader(about, sorted(files, key=lambda file: file.began), samples, remote.read(folder)).run()
 

@@ -190,7 +190,7 @@ def open_streams() -> None:
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if not is_open(fd):
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number, which is fd
-            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False, encoding="utf-8"))  # noqa: SIM115
 
 
 def has_terminal() -> bool:

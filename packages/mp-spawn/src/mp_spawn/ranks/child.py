@@ -162,8 +162,10 @@ def _die_of(signum: signal.Signals) -> None:
 
 def text_of(error: BaseException, trace: TracebackType | None) -> str:
     """Return the error in one line, and below it the traceback *trace*."""
-    import traceback  # only a rank that fails needs it
-
+    try:
+        import traceback  # only a rank that fails needs it
+    except ImportError as missing:  # the program has changed its root or its user
+        return f"{_reason(error)}\nNo traceback, for want of its module: {missing}\n{_reason(error)}\n"
     summary = traceback.TracebackException(type(error), error, trace)
     return _reason(error) + "\n" + "".join(summary.format())
 

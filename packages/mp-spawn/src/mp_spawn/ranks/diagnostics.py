@@ -16,6 +16,7 @@ import signal
 import time
 
 from mp_core.memory.mapped_buffers import memory_file
+from mp_core.system.control_groups import lines_of_kernel_file
 from mp_spawn.calls.payload import InheritedFd, OwnedFd
 
 #: The signal that asks a rank for its stacks; 0 on systems without real-time signals.
@@ -66,8 +67,8 @@ def blocking_threads(pid: int) -> frozenset[str]:
     found = set()
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/status") as file:
-                blocked = next(line for line in file if line.startswith("SigBlk:"))
+            status = lines_of_kernel_file(f"/proc/{pid}/task/{thread}/status")
+            blocked = next(line for line in status if line.startswith("SigBlk:"))
             if int(blocked.split()[1], 16) >> (DUMP - 1) & 1:
                 found.add(thread)
     except (OSError, StopIteration):

@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Self
 
+from mp_core.system.control_groups import lines_of_kernel_file
 from mp_core.system.descriptor import hold_both_ends
 from mp_core.system.weak_sets import members
 
@@ -315,11 +316,7 @@ def would_have_died(pid: int, signum: int) -> bool:
 
 def _sets(pid: int, *names: str) -> int:
     """Return the union of these sets of signals; all signals for a process that has ended."""
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-    except OSError:
-        fields = {}
+    fields = dict(line.split(":\t", 1) for line in lines_of_kernel_file(f"/proc/{pid}/status") if ":\t" in line)
     if fields.get("State", "Z")[0] in "ZX":
         return (1 << 64) - 1
     union = 0
