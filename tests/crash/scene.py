@@ -52,7 +52,7 @@ def manager_command(pid: int) -> list[bytes]:
     """
     process = Path(f"/proc/{pid}")
     try:
-        if (process / "comm").read_text() != "shm-manager\n":
+        if (process / "comm").read_text(errors="replace") != "shm-manager\n":
             return []
         line = until(lambda: ended(pid) or (process / "cmdline").read_bytes())
     except OSError:
@@ -66,7 +66,7 @@ def manager_command(pid: int) -> list[bytes]:
 
 def names_of(pids: Iterable[int]) -> set[str]:
     """Return the names in /dev/shm that these processes have mapped."""
-    return {name for pid in pids for name in NAME.findall(Path(f"/proc/{pid}/maps").read_text())}
+    return {name for pid in pids for name in NAME.findall(Path(f"/proc/{pid}/maps").read_text(errors="replace"))}
 
 
 def memory_of(*pids: int) -> int:

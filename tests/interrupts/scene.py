@@ -289,7 +289,7 @@ def _group(group: int) -> list[str]:
     names = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
+            name, fields = stat.read_text(errors="replace").split("(", 1)[1].rsplit(")", 1)
         except OSError:
             continue
         if int(fields.split()[2]) == group and fields.split()[0] != "Z":
