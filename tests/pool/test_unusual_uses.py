@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -250,3 +250,36 @@ def test_chunks_of_a_range_have_the_numbers_of_the_range(ctx: BaseContext) -> No
         with pytest.raises(TypeError):
             pool.starmap(tasks.square, range(9), 3)
         assert pool.map_async(len, [range(3), range(2)], 2).get() == [3, 2]
+
+
+class _Patcher(types.ModuleType):
+    """
+    Tell what gevent or eventlet would have replaced.
+    """
+
+    replaced: tuple[str, ...] = ()
+
+    def is_module_patched(self, name: str) -> bool:
+        return name in self.replaced
+
+    is_monkey_patched = is_module_patched
+
+
+@pytest.mark.parametrize("library", ["gevent.monkey", "eventlet.patcher"])
+@pytest.mark.parametrize("replaced", [(), ("socket",), ("os",), ("thread", "threading")])
+@pytest.mark.parametrize("make", [mp.Pool, mp.ProcessPoolExecutor])
+def test_a_pool_beside_greenlets_runs_or_says_at_once_that_it_would_hang(
+    make: Callable[[int], Any], replaced: tuple[str, ...], library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patcher = _Patcher(library)
+    patcher.replaced = replaced
+    monkeypatch.setitem(sys.modules, library, patcher)
+    if "os" in replaced or "thread" in replaced:
+        with (
+            pytest.raises(RuntimeError, match=rf"{library.partition('.')[0]}.*thread=False, os=False"),
+            make(1) as pool,
+        ):
+            list(pool.map(abs, [-1]))
+    else:
+        with make(1) as pool:
+            assert list(pool.map(abs, [-1])) == [1]

@@ -41,6 +41,7 @@ from mp_core.sharing.backend import TryLock, is_small, plain_loads, wait_any
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError
+from mp_pool.scheduling.green_threads import check_threads
 from mp_pool.scheduling.progress import Progress
 from mp_pool.scheduling.unopened import imports_under_way, unopened
 from mp_pool.scheduling.workers import Workers, end_workers
@@ -120,6 +121,7 @@ class Scheduler(Workers):
         """Start `wanted` workers, and the thread."""
         if self.state != RUNNING:
             raise ValueError("the pool has ended")
+        check_threads()
         if not self.forks:
             check_guard()  # here, and not in the thread
         gone = allocate_lock()
