@@ -37,12 +37,13 @@ class Program:
     A program that holds 8 MB of shared memory in a session and a runtime folder of its own.
     """
 
-    def __init__(self, folder: Path, strategy: str) -> None:
+    def __init__(self, folder: Path, strategy: str, *more: bytes) -> None:
         self.environment = {"MPSHM_RUNTIME_DIR": str(folder)}
         path = folder / "hold.py"
         path.write_text("\n".join(line.strip() for line in HOLD.splitlines()))
         self.process = subprocess.Popen(
-            [sys.executable, str(path), strategy],
+            [sys.executable, path.name, strategy, *more],
+            cwd=folder,
             env=os.environ | self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -130,6 +131,17 @@ def test_a_report_has_the_reason_if_sharing_does_not_work(tmp_path: Path) -> Non
     assert re.search(r"try file_descriptor +FAILED: .*MPSHM_RUNTIME_DIR", report)
 
 
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "caf? a?b é"), ("ascii", "caf? a?b \\xe9")])
+def test_stat_shows_a_process_whose_command_has_any_bytes(tmp_path: Path, encoding: str, shown: str) -> None:
+    program = Program(tmp_path, "file_descriptor", b"caf\xe9", b"a\nb", "é".encode())
+    try:
+        done = run_python("-m", "mp_all", "stat", PYTHONIOENCODING=encoding, **program.environment)
+        assert succeeded(done).rstrip().endswith(shown)
+        assert "caf?" in succeeded(run_python("-m", "mp_all", "stat", "--json", **program.environment))
+    finally:
+        program.end()
+
+
 def test_stat_without_any_session_says_so(tmp_path: Path) -> None:
     done = run_python("-m", "mp_all", "stat", MPSHM_RUNTIME_DIR=str(tmp_path))
     assert succeeded(done) == "no process of this user shares memory now\n"
@@ -139,7 +151,7 @@ def test_a_program_that_shares_is_listed_with_its_bytes_its_command_and_its_mana
     stat = program.stat()
     pid = program.process.pid
     assert re.search(rf"file_descriptor +{pid} .* 1 +7.6 MiB +0 bytes +0 bytes +{pid}$", stat, re.MULTILINE)
-    assert re.search(rf"^ +{pid}  python\S* /", stat, re.MULTILINE)
+    assert re.search(rf"^ +{pid}  python\S* hold.py file_descriptor$", stat, re.MULTILINE)
     assert stat.startswith(f"{program.session().name[:8]}  manager {program.manager()}\n")
     assert re.search(rf"manager {program.manager()}; 7.6 MiB in use, segments: 1, processes: 1", program.report())
 

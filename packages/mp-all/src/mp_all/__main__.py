@@ -5,6 +5,7 @@ Without arguments it prints the facts for a bug report. How a program is run: `_
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -67,6 +68,10 @@ def main() -> int:
 def run() -> int:
     """Run the command line as a program: a reader that has gone ends it quietly, a full disk with one line."""
     try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(
+                errors="backslashreplace"
+            )  # names of files and processes; a C locale has few letters
         code = main()
         if sys.stdout is not None:  # closed, as by `mp-all stat >&-`
             sys.stdout.flush()

@@ -146,4 +146,5 @@ def command_of(pid: int) -> str:
         return f"child of {parent[0]}: {command_of(int(parent[0]))}"[:100]
     program, *words = command.rstrip("\0").split("\0")
     line = " ".join([Path(program).name, *words])
+    line = "".join(each if each.isprintable() else "?" for each in line)  # it may have any bytes
     return line if len(line) <= 100 else line[:97] + "..."
