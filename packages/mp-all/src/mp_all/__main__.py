@@ -69,9 +69,8 @@ def run() -> int:
     """Run the command line as a program: a reader that has gone ends it quietly, a full disk with one line."""
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(
-                errors="backslashreplace"
-            )  # names of files and processes; a C locale has few letters
+            # It prints names of files and processes.
+            sys.stdout.reconfigure(errors="backslashreplace")
         code = main()
         if sys.stdout is not None:  # closed, as by `mp-all stat >&-`
             sys.stdout.flush()

@@ -24,7 +24,7 @@ LARGE = 16 * 1024  # bytes: a smaller buffer stays in the pickle
 def refuse_what_is_local(thing: Any) -> None:
     """Raise `TypeError` for an object that cannot be used on another machine."""
     kind = type(thing)
-    in_shared_memory = hasattr(kind, "create_memoryview")  # the memory of a RawValue, a Value or an Array
+    in_shared_memory = "create_memoryview" in vars(kind)  # the memory of a RawValue, a Value or an Array
     if in_shared_memory or isinstance(thing, LOCAL_ONLY):
         name = "ctypes objects in shared memory" if in_shared_memory else f"{kind.__name__} objects"
         raise TypeError(f"{name} cannot reach another machine; leave them out of the arguments")
