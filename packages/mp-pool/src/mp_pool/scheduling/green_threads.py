@@ -21,5 +21,5 @@ def check_threads() -> None:
         return
     raise RuntimeError(
         f"{patch} has replaced threads or os, and a pool would wait for ever: call {patch}(thread=False, os=False), "
-        "make the pool in a process without it, or use concurrent.futures.ProcessPoolExecutor"
+        "make the pool in a process without it, or use the standard library's executor"
     )
