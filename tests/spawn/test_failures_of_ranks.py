@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import rank_functions as ranks
 from support.scripts import run_script
@@ -57,6 +58,15 @@ def test_the_exception_itself_is_the_cause(start_method: str) -> None:
     assert (error.__cause__.args, error.__cause__.number) == (("boom", 42), 42)
     assert error.failures[0].exception is error.__cause__
     assert error.failures[0].reason == "rank_functions.Odd: ('boom', 42)"
+
+
+@pytest.mark.parametrize("argument", ["private", "shared", "small"])
+def test_an_exception_with_an_array_is_the_cause_with_its_array(start_method: str, argument: str) -> None:
+    array = mp.shared.ones(5000) if argument == "shared" else np.ones(5000 if argument == "private" else 5)
+    error = failing(ranks.raise_, ValueError, "odd", array, start_method=start_method)
+    assert isinstance(error.__cause__, ValueError)
+    assert error.failures[0].exception is error.__cause__
+    np.testing.assert_equal(error.__cause__.args[1], array)
 
 
 @pytest.mark.parametrize("kind", [ranks.CannotBePickled, ranks.CannotBeUnpickled])
