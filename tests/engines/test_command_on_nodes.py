@@ -127,6 +127,18 @@ def test_no_rank_outlives_node_0(script: str, tmp_path: Path) -> None:
         assert [process.wait(30) for process in started[1:]] == [1, 1]
 
 
+def test_a_node_that_ends_since_node_0_is_silent_says_so(script: str, tmp_path: Path) -> None:
+    with nodes("-n", "3", script, "wait", str(tmp_path)) as started:
+        pids = ranks_in(tmp_path, 3)
+        started[0].send_signal(signal.SIGSTOP)
+        for process in started[1:]:
+            code, _, err = finish(process)
+            assert code == 1
+            assert "this node has ended its ranks: it heard nothing from the driver for 3.5 s" in err
+        started[0].kill()
+        assert until(lambda: all(map(ended, pids)), 8)
+
+
 def ranks_in(folder: Path, count: int) -> list[int]:
     assert until(lambda: len(list(folder.glob("[0-9]"))) == count, 60)
     return [int(path.read_text()) for path in folder.glob("[0-9]")]

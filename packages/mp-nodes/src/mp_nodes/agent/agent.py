@@ -82,6 +82,8 @@ class Agent:
         logging.getLogger("mp_spawn").disabled = True
         self.outbox = Outbox()
         self.code: int | None = None
+        #: Why the agent has left without being told to, if its heartbeat thread knows.
+        self.lost = ""
         self._heard = time.monotonic()
         self._limit = LOST_WHILE_STARTING
         # Whether the thread that listens to the driver is reserving memory, which can take seconds.
@@ -182,15 +184,18 @@ class Agent:
             elif now - before > 2 * BEAT:
                 self._heard = max(self._heard, now - DRIVER_LOST_AFTER / 2)  # this process was stopped itself
             elif now - self._heard > self._limit:
-                self.outbox.put(Lost(f"it heard nothing from the driver for {self._limit:g} s"))
-                self.abandon()
+                self._leave(f"it heard nothing from the driver for {self._limit:g} s")
                 return
             elif self._guardian and os.getppid() != self._parent:
-                self.outbox.put(Lost(f"{self._guardian} has died"))
-                self.abandon()
+                self._leave(f"{self._guardian} has died")
                 return
             before = now
             self.outbox.put(Beat())
+
+    def _leave(self, reason: str) -> None:
+        self.lost = reason
+        self.outbox.put(Lost(reason))
+        self.abandon()
 
     def _to_wait(self) -> float:
         """Return the seconds until the next heartbeat, or until the driver is lost."""

@@ -128,6 +128,8 @@ def serve(wire: Wire, signals: queue.SimpleQueue[int] | None = None) -> int:
     while not agent.wait(0.2 if signals is not None else None):
         while signals is not None and not signals.empty():
             agent.outbox.put(Signalled(signals.get()))
+    if signals is not None and agent.lost:
+        tell(f"mp-spawn: this node has ended its ranks: {agent.lost}")
     if agent.code is None:
         sender.join(TO_SAY)  # why: the driver also reports it
         return 1
@@ -158,7 +160,7 @@ def _receive_all(agent: Agent, wire: Wire, says_why: bool) -> None:
         agent.outbox.put(Lost(f"it no longer believes this one: {error}"))
         agent.abandon()
     except (EOFError, OSError):
-        if says_why and agent.code is None:
+        if says_why and agent.code is None and not agent.lost:
             tell("mp-spawn: node 0 has closed the connection before the end of the job")
         agent.abandon()
 
