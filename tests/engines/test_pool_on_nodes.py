@@ -352,3 +352,9 @@ def test_impossible_options_are_refused() -> None:
         mp.get_context("fork").Pool(2, engine="local")
     with pytest.raises(ValueError, match="'kubernetes' is unknown"):
         mp.Pool(2, engine="kubernetes")
+    refused = {"retry_on": OSError, "memory_limit": 1 << 30, "cpu_affinity": "spread", "seed": 3, "daemon": False}
+    for name, value in refused.items():
+        with pytest.raises(ValueError, match=f"a pool with engine= has no .*{name}="):
+            mp.Pool(2, engine="local", **{name: value})  # type: ignore[call-overload]
+    with mp.Pool(1, engine="local") as pool, pytest.raises(ValueError, match="engine="):
+        pool.options(retries=1)

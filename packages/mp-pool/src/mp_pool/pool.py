@@ -131,7 +131,9 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         engine: Any = None,
     ) -> None:
         if engine is not None:
-            on_nodes = _check_engine(engine, processes, context, retry_on, memory_limit, cpu_affinity, seed)
+            on_nodes = _check_engine(
+                engine, processes, context, retry_on, memory_limit, cpu_affinity, seed, None if daemon else False
+            )
         if processes is None:
             processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
         processes = operator.index(processes)
@@ -464,7 +466,9 @@ def _check_engine(engine: Any, processes: int | None, context: BaseContext | Non
     if processes is None:
         raise ValueError("with engine=, give processes, the number of workers on all nodes together")
     if any(each not in (None, ()) for each in refused):
-        raise ValueError("a pool with engine= has no retry_on=, memory_limit=, cpu_affinity= and seed=: leave them out")
+        raise ValueError(
+            "a pool with engine= has no retry_on=, memory_limit=, cpu_affinity=, seed= and daemon=False: leave them out"
+        )
     method = None if context is None else context.get_start_method()
     if method not in (None, "spawn"):
         raise ValueError(f"engine= always spawns its workers: drop context={method!r}, or pass a spawn context")
