@@ -159,6 +159,14 @@ def test_quantized_sparse_and_nested_tensors_arrive(echo: Carrier) -> None:
     assert sparse[0]._values().is_shared() and sparse[1].values().is_shared()
 
 
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.quint8])
+def test_plain_bytes_that_are_viewed_as_quantized_arrive_as_torch_sends_them(dtype: Any) -> None:
+    plain = torch.arange(2000).to(torch.int8 if dtype is torch.qint8 else torch.uint8)
+    result = there_and_back(plain.view(dtype))
+    assert (result.dtype, result.shape) == (dtype, plain.shape)
+    assert bytes(result.untyped_storage()) == bytes(plain.untyped_storage())
+
+
 def test_a_meta_tensor_arrives_without_memory() -> None:
     result = there_and_back(torch.empty(2, 3, device="meta"))
     assert (result.device.type, result.shape) == ("meta", (2, 3))

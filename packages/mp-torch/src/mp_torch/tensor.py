@@ -26,6 +26,8 @@ from mp_core.system.errors import warn_sent_by_value
 from mp_torch.storage import place_of, rebuild_storage
 
 _strided = torch.strided
+#: Of a quantized tensor, or of a view of plain numbers, which only torch can rebuild.
+_QUANTIZED = {getattr(torch, name, None) for name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4")}
 
 
 def reduce_tensor(tensor: Any) -> Any:
@@ -35,6 +37,8 @@ def reduce_tensor(tensor: Any) -> Any:
         return torch.multiprocessing.reductions.reduce_tensor(tensor)
     if by_value() or tensor.is_quantized:
         return tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+    if tensor.dtype in _QUANTIZED:
+        return torch.multiprocessing.reductions.reduce_tensor(tensor)
     if requires_grad and tensor._backward_hooks:
         torch.utils.hooks.warn_if_has_hooks(tensor)
     storage = tensor.untyped_storage()
