@@ -15,7 +15,8 @@ DEFINES += -DPy_LIMITED_API=0x030b0000 -DNDEBUG
 # interpreter is one jump less, 10 of the 100 ns of reduce_array. The errors are those of GCC 14 and of clang.
 FLAGS := -Wall -fPIC -fvisibility=hidden -std=gnu11 -O2 -fwrapv -fno-plt -pthread -MMD -MP \
          -Werror=implicit-function-declaration -Werror=int-conversion -Werror=incompatible-pointer-types
-PYTHON_INCLUDES := $(shell $(PYTHON) -c "import sysconfig as s; print(*{'-I' + s.get_path(p) for p in ('include', 'platinclude')})")
+# A path in quotes: an environment may lie in a folder with a space in its name.
+PYTHON_INCLUDES := $(shell "$(PYTHON)" -c "import shlex, sysconfig as s; print(*{shlex.quote('-I' + s.get_path(p)) for p in ('include', 'platinclude')})")
 
 MODULE  := $(filter %.so,$(FILES))
 SOURCES := $(sort $(shell find native -name '*.c'))

@@ -37,7 +37,7 @@ def refuse_without_tools(package: str) -> None:
             f"{package} is built for CPython's stable ABI, which a free-threaded build does not have: "
             "use the ordinary build of this Python, or set MP_WITHOUT_LIBSHM=1 to work without shared memory"
         )
-    compiler = shlex.split(os.environ.get("CC", "cc"))[0]
+    compiler = (shlex.split(os.environ.get("CC", "")) or ["cc"])[0]
     header = Path(sysconfig.get_path("include")) / "Python.h"
     lacks = {
         "make": None if shutil.which("make") else "make",
@@ -73,9 +73,12 @@ class ExtensionBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         build_data["tag"] = f"cp311-abi3-{platform}"
         refuse_without_tools(self.metadata.core.name)
-        self.build = tempfile.TemporaryDirectory(prefix=f"{self.metadata.core.name}-build-")
+        # make cannot name a file in a folder with a space in its name.
+        folder = None if not re.search(r"\s", tempfile.gettempdir()) else "/var/tmp"
+        self.build = tempfile.TemporaryDirectory(prefix=f"{self.metadata.core.name}-build-", dir=folder)
         command = ["make", f"-j{os.cpu_count() or 1}", f"BUILD={self.build.name}", f"PYTHON={sys.executable}"]
-        subprocess.run([*command, "dev" if version == "editable" else "all"], cwd=root, check=True)
+        environment = {name: value for name, value in os.environ.items() if name != "CC" or value.strip()}
+        subprocess.run([*command, "dev" if version == "editable" else "all"], cwd=root, check=True, env=environment)
         if version != "editable":
             for made in Path(self.build.name, "installed").iterdir():
                 build_data["force_include"][str(made)] = f"{package}/{made.name}"

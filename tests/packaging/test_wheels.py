@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -122,6 +124,7 @@ BUILDS = [name for name in ("hatchling", "cffi", "numpy") if importlib.util.find
     [
         ("mp-core", ["make"], "/nonexistent/cc", "a C compiler ('/nonexistent/cc'; CC names another)", "gcc libc6-dev"),
         ("mp-core", ["make"], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
+        ("mp-core", ["make"], "", "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
         ("mp-core", ["cc"], None, "make", "make"),
         ("mp-core", [], None, "make, a C compiler ('cc'; CC names another)", "make gcc libc6-dev"),
         ("mp-reductions", ["make"], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
@@ -134,7 +137,7 @@ def test_a_build_without_tools_ends_in_one_message(
 ) -> None:
     for tool in tools:
         (tmp_path / tool).symlink_to("/bin/true")
-    env = {"PATH": str(tmp_path), **({"CC": compiler} if compiler else {})}
+    env = {"PATH": str(tmp_path), **({} if compiler is None else {"CC": compiler})}
     program = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
@@ -150,3 +153,51 @@ def test_a_build_without_tools_ends_in_one_message(
         f"On Debian or Ubuntu: apt-get install {remedy}\n"
     )
     assert list(tmp_path.glob("*.whl")) == []
+
+
+@pytest.mark.skipif(BUILDS != [] or shutil.which("make") is None, reason="there is no make, or nothing to build with")
+@pytest.mark.parametrize("package", ["mp-core", "mp-reductions", "mp-cuda", "mp-torch"])
+def test_a_build_runs_in_an_environment_whose_folder_has_a_space_in_its_name(tmp_path: Path, package: str) -> None:
+    folder = tmp_path / "My Project"
+    folder.mkdir()
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    # All headers are in that folder.
+    (folder / "sitecustomize.py").write_text(
+        f"import sysconfig, numpy\nsysconfig.get_path = numpy.get_include = lambda *_: '{folder}/include'\n"
+    )
+    command = ["make", "-n", "-B", f"PYTHON={python}", f"BUILD={tmp_path}/build"]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        command, cwd=ROOT / "packages" / package, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    compiles = [line for line in done.stdout.splitlines() if "native/" in line and " -c " in line]
+    assert compiles
+    for line in compiles:
+        assert f"-I{folder}/include" in shlex.split(line), line
+        assert all(word.startswith("-") or "My" not in word for word in shlex.split(line)), line
+
+
+@pytest.mark.skipif(BUILDS != [], reason=f"{', '.join(BUILDS)} are not installed: nothing can be built here")
+def test_the_sdist_has_no_compiled_file_of_an_editable_installation(tmp_path: Path) -> None:
+    for name in (".gitignore", "libshm", "packages/mp-core"):
+        source, copy = ROOT / name, tmp_path / name
+        shutil.copytree(source, copy) if source.is_dir() else shutil.copy(source, copy)
+    (tmp_path / ".git").mkdir()
+    for name in ("shm-manager", "_libshm.abi3.so"):
+        (tmp_path / "packages/mp-core/src/mp_core" / name).write_bytes(b"compiled")
+    program = "import sys; from hatchling.build import build_sdist; print(build_sdist(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=tmp_path / "packages/mp-core",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as sdist:
+        names = [Path(name).name for name in sdist.getnames()]
+    assert "shm-manager.c" in names
+    assert not {"shm-manager", "_libshm.abi3.so"} & {*names}
