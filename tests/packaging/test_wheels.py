@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -108,11 +109,15 @@ def test_what_the_headers_of_each_python_compile_runs_under_the_oldest(tmp_path:
     found = python and subprocess.run([python, "-c", where], capture_output=True, text=True).stdout.strip()
     if not found or not Path(found, "Python.h").is_file():
         pytest.skip(f"CPython {version} is not installed here, or its headers are not")
-    (tmp_path / "a.c").write_text('#include "mp_core.h"\n' + "".join(f"int {name};\n" for name in OF_LATER_PYTHONS))
+    lines = [f"int {name};\n" for name in OF_LATER_PYTHONS] + [
+        f"Py_RETURN_{name}\n" for name in ("NONE", "TRUE", "FALSE")
+    ]
+    (tmp_path / "a.c").write_text('#include "mp_core.h"\n' + "".join(lines))
     folders = [f"-I{folder}" for folder in (found, ROOT / "libshm/include", ROOT / "packages/mp-core/native")]
     command = ["cc", "-E", "-DPy_LIMITED_API=0x030B0000", *folders, str(tmp_path / "a.c")]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert set(text.splitlines()) >= {f"int _{name}_SizeT;" for name in OF_LATER_PYTHONS}
+    assert len(re.findall(r"^return _?Py_NewRef\(", text, re.MULTILINE)) == 3
 
 
 BUILDS = [name for name in ("hatchling", "cffi", "numpy") if importlib.util.find_spec(name) is None]
