@@ -74,7 +74,7 @@ class ExtensionBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["tag"] = f"cp311-abi3-{platform}"
         refuse_without_tools(self.metadata.core.name)
         # make cannot name a file in a folder with a space in its name.
-        folder = None if not re.search(r"\s", tempfile.gettempdir()) else "/var/tmp"
+        folder = "/var/tmp" if re.search(r"\s", tempfile.gettempdir()) else None
         self.build = tempfile.TemporaryDirectory(prefix=f"{self.metadata.core.name}-build-", dir=folder)
         command = ["make", f"-j{os.cpu_count() or 1}", f"BUILD={self.build.name}", f"PYTHON={sys.executable}"]
         environment = {name: value for name, value in os.environ.items() if name != "CC" or value.strip()}

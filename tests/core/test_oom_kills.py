@@ -58,6 +58,14 @@ def test_the_group_of_a_container_is_found_at_its_mount_point(tmp_path: Path) ->
     assert list(oom_kills(str(proc)).values()) == [5]
 
 
+def test_mounts_that_cannot_be_read_are_read_the_next_time(tmp_path: Path) -> None:
+    proc = Path(fake(tmp_path, 2, own=3, above=5))
+    (proc / "mountinfo").rename(proc / "away")  # or there is no descriptor
+    assert oom_kills(str(proc)) == {}
+    (proc / "away").rename(proc / "mountinfo")
+    assert list(oom_kills(str(proc)).values()) == [3, 5]
+
+
 @pytest.mark.parametrize("name", [b"caf\xe9", "café".encode(), b"a\rb", "a\u00a0b\u2028c".encode(), b"\\040-"])
 def test_a_mount_of_any_name_hides_no_counter(tmp_path: Path, name: bytes) -> None:
     proc = Path(fake(tmp_path, 2, own=3, above=5))

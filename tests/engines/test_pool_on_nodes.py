@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ def test_what_belongs_to_this_machine_is_refused_before_it_is_sent(make: Callabl
         by_value.dumps_by_value([thing], "a task")
     with pytest.raises(pickle.PicklingError, match=r"objects.* cannot reach another machine"):
         node_payload.pack(tasks.square, (thing,))
+
+
+def test_memory_that_another_machine_would_look_up_by_its_name_is_refused() -> None:
+    memory, items = shared_memory.SharedMemory(create=True, size=8), shared_memory.ShareableList([1, 2])
+    try:
+        for thing in (memory, items):
+            with pytest.raises(pickle.PicklingError, match=f"{type(thing).__name__} objects cannot reach another"):
+                by_value.dumps_by_value(thing, "a task")
+    finally:
+        for each in (memory, items.shm):
+            each.close()
+            each.unlink()
 
 
 def test_a_refused_task_leaves_the_pool_as_it_was() -> None:

@@ -276,7 +276,7 @@ def test_a_pool_beside_greenlets_runs_or_says_at_once_that_it_would_hang(
     monkeypatch.setitem(sys.modules, library, patcher)
     if "os" in replaced or "thread" in replaced:
         with (
-            pytest.raises(RuntimeError, match=rf"{library.partition('.')[0]}.*thread=False, os=False"),
+            pytest.raises(RuntimeError, match=rf"^{library.partition('.')[0]} .*thread=False, os=False"),
             make(1) as pool,
         ):
             list(pool.map(abs, [-1]))

@@ -25,7 +25,9 @@ def refuse_what_is_local(thing: Any) -> None:
     """Raise `TypeError` for an object that cannot be used on another machine."""
     kind = type(thing)
     in_shared_memory = "create_memoryview" in vars(kind)  # the memory of a RawValue, a Value or an Array
-    if in_shared_memory or isinstance(thing, LOCAL_ONLY):
+    named = sys.modules.get("multiprocessing.shared_memory")  # another machine may have other memory of that name
+    is_named = named is not None and isinstance(thing, (named.SharedMemory, named.ShareableList))
+    if in_shared_memory or is_named or isinstance(thing, LOCAL_ONLY):
         name = "ctypes objects in shared memory" if in_shared_memory else f"{kind.__name__} objects"
         raise TypeError(f"{name} cannot reach another machine; leave them out of the arguments")
 

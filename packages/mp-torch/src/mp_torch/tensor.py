@@ -26,7 +26,7 @@ from mp_core.system.errors import warn_sent_by_value
 from mp_torch.storage import place_of, rebuild_storage
 
 _strided = torch.strided
-#: Of a quantized tensor, or of a view of plain numbers, which only torch can rebuild.
+#: Dtypes of quantized tensors. A plain tensor may be viewed as one, and only torch can rebuild that.
 _QUANTIZED = {getattr(torch, name, None) for name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4")}
 
 

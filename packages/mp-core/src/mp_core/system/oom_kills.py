@@ -65,9 +65,12 @@ def _groups(proc: str) -> list[tuple[str, str, str]]:
     groups = read_kernel_file(f"{proc}/cgroup")
     if (proc, groups) in _known:
         return _known[proc, groups]
+    mounts = lines_of_kernel_file(f"{proc}/mountinfo")
+    if not groups or not mounts:
+        return []  # perhaps for want of a descriptor: the next call may find them
     paths = {fields[1]: fields[2] for line in groups.split("\n") if len(fields := line.split(":", 2)) == 3}
     found = []
-    for fields in (line.split(" ") for line in lines_of_kernel_file(f"{proc}/mountinfo")):
+    for fields in (line.split(" ") for line in mounts):
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
         if kind == "cgroup" and "memory" in options:
             path = next((path for names, path in paths.items() if "memory" in names.split(",")), None)

@@ -27,6 +27,7 @@ from mp_nodes.pool.messages import Packed
 from mp_nodes.pool.node import LONG, Node
 from mp_nodes.pool.serve import serve
 from mp_pool import TaskTimeoutError, WorkerLostError
+from mp_pool.scheduling.green_threads import check_threads
 from mp_pool.scheduling.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
 from mp_pool.tasks import task_messages
 from mp_pool.tasks.task import Task, TaskSource, abort_all, cancelled, deliver, is_of_many, name_of, report, take_next
@@ -69,6 +70,7 @@ class NodeScheduler:
 
     def start(self) -> None:
         """Place the ranks on the nodes; raise `EngineError` if there is no room."""
+        check_threads()
         settings = self._settings
         initializer = None
         if settings.initializer is not None:

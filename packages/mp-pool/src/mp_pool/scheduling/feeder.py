@@ -23,7 +23,7 @@ HEAVY = 32
 class Feeder(threading.Thread):
     """
     Submits a task for each of *items*, as many as the queue takes, then calls *ended* with their number and the error.
-    It stops before if the pool ends or *result* is over, and then the result fails, or has failed.
+    It stops before if the pool ends or *result* is over. Then the result fails with the pool, or has its error already.
 
     *make* makes the task from its index and item. At most *limit* items are read. A task is pickled before the next
     item is asked for, as in the standard pool: a generator may fill one array anew for each item.

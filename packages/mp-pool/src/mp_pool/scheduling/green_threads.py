@@ -14,12 +14,12 @@ def check_threads() -> None:
     gevent: Any = sys.modules.get("gevent.monkey")
     eventlet: Any = sys.modules.get("eventlet.patcher")
     if gevent is not None and any(map(gevent.is_module_patched, ("threading", "os"))):
-        patch = "gevent.monkey.patch_all"
+        name, patch = "gevent", "gevent.monkey.patch_all(thread=False, os=False, subprocess=False, signal=False)"
     elif eventlet is not None and any(map(eventlet.is_monkey_patched, ("thread", "os"))):
-        patch = "eventlet.monkey_patch"
+        name, patch = "eventlet", "eventlet.monkey_patch(thread=False, os=False, select=False)"
     else:
         return
     raise RuntimeError(
-        f"{patch} has replaced threads or os, and a pool would wait for ever: call {patch}(thread=False, os=False), "
+        f"{name} has replaced threads or os, and a pool would wait for ever: call {patch}, "
         "make the pool in a process without it, or use the standard library's executor"
     )

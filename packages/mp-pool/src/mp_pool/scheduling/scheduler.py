@@ -231,7 +231,7 @@ class Scheduler(Workers):
         self.fail_if_ended()
 
     def fail_if_ended(self) -> None:
-        """Fail the unfinished results if the pool has ended: its thread, which would, has as well."""
+        """Fail the unfinished results if the pool has ended; until then its thread does that, at its end."""
         if self.state == ENDED:
             self._abort()
 

@@ -61,8 +61,8 @@ class Rank:
         self._casualty_at: float | None = None
         self._killed_by = ""
         self._stack = ""
-        self._exception: BaseException | None = None
-        self._is_unpickled = False
+        # What it has raised, in a tuple once it is unpickled.
+        self._raised: tuple[BaseException | None] | None = None
 
     @property
     def pid(self) -> int:
@@ -136,14 +136,14 @@ class Rank:
             if report.at > casualty_at:
                 return None
             reason, _, text = report.text.partition("\n")
-            if not self._is_unpickled:  # once: memory in it is received once
-                self._exception, self._is_unpickled = unpickled(report.blob), True
+            if self._raised is None:  # once: memory in it is received once
+                self._raised = (unpickled(report.blob),)
             return dataclasses.replace(
                 base,
                 reason=reason,
                 exit_code=exit_code,
                 traceback=text,
-                exception=self._exception,
+                exception=self._raised[0],
                 at=report.at,
             )
         if self.ended_at is None or self.ended_at > casualty_at:

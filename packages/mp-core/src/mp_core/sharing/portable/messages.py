@@ -247,14 +247,14 @@ def loads(data: Any, /, **options: Any) -> Any:
         return _unpickle(data, **options)
     except BaseException as error:
         discard_unread(data)
-        instead = NotImplemented if _on_failure is None else _on_failure(data, error)
-        if instead is NotImplemented:
-            raise
         try:
+            instead = NotImplemented if _on_failure is None else _on_failure(data, error)
+            if instead is NotImplemented:
+                raise
             return instead
         finally:
-            # See Note [Exceptions in frames] in failed_messages.py. CPython 3.12.1 crashes if *data* is in the circle.
-            del data, instead
+            # See Note [Exceptions in frames] in failed_messages.py. CPython 3.12.1 crashes if *data* is in a circle.
+            data = instead = None
     finally:
         _thread.depth -= 1
         if not _thread.depth:
