@@ -26,15 +26,12 @@ from mp_all import _sessions, _top
 
 NBYTES = 400_000
 SEND = """
-    import os, signal, sys, time
+    import os, signal, sys
     import numpy as np
     import mp_all as mp
 
     def produce(queue, ready):
         queue.put(np.ones(50_000))
-        put = time.clock_gettime(time.CLOCK_MONOTONIC_COARSE)  # the clock of the ages, which ticks each 4 ms or so
-        while time.clock_gettime(time.CLOCK_MONOTONIC_COARSE) < put + 0.05:
-            pass
         queue.put(np.ones(50_000))
         queue.close()
         queue.join_thread()
