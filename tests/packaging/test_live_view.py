@@ -26,12 +26,15 @@ from mp_all import _sessions, _top
 
 NBYTES = 400_000
 SEND = """
-    import os, signal, sys
+    import os, signal, sys, time
     import numpy as np
     import mp_all as mp
 
     def produce(queue, ready):
         queue.put(np.ones(50_000))
+        put = time.monotonic()  # the clock of the ages ticks each 4 ms or so: neither is the older one within a tick
+        while time.monotonic() < put + 0.05:
+            pass
         queue.put(np.ones(50_000))
         queue.close()
         queue.join_thread()

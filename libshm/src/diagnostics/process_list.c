@@ -15,6 +15,7 @@ struct listing {
     int first;                  /* of the processes of this session */
     int by_slot[MPSHM__SLOTS];  /* index of the process in a slot, or -1 */
     mpshm_process_info *latest; /* the process found last */
+    uint64_t now;               /* one for all ages: the clock may tick between two messages */
 };
 
 /* The entry of a process of the present session, a new one if necessary. NULL without room: it is
@@ -85,14 +86,14 @@ static void add_in_flight(struct listing *l, const struct mpshm__session *sessio
                           const struct mpshm__segment *segment, uint32_t i, uint64_t nbytes)
 {
     const struct mpshm__sent *sent = &segment->sent[i];
-    uint64_t at = atomic_load(&sent->at_ns), now = mpshm__coarse_ns();
+    uint64_t at = atomic_load(&sent->at_ns);
     mpshm_process_info *entry = entry_of(l, session, atomic_load(&sent->pid));
 
     if (entry == NULL)
         return;
     entry->in_flight_blocks += 1;
     entry->in_flight_bytes += nbytes;
-    uint64_t age = now > at ? now - at : 0;
+    uint64_t age = l->now > at ? l->now - at : 0;
     if (entry->in_flight_blocks > 1 && age <= entry->oldest_ns)
         return;
     entry->oldest_ns = age;
@@ -155,7 +156,8 @@ void mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *s
     struct listing l = {.sessions = sessions,
                         .session_room = session_room,
                         .processes = processes,
-                        .process_room = process_room};
+                        .process_room = process_room,
+                        .now = mpshm__coarse_ns()};
 
     mpshm__lock();
     mpshm__for_each_session(list_session, &l);
