@@ -4,6 +4,7 @@ Note [How a tensor is sent]
 ---------------------------
     not on the CPU, not strided, nested               torch's reducer; it sends storages, which come to storage.py
     quantized                                         by torch's pickle, whose storage comes to storage.py
+    plain numbers viewed as quantized ones            torch's reducer: nothing else can rebuild that
     no leaf, and requires a gradient                  torch's reducer, which raises torch's error
     the message goes by value                         by pickle, as torch does it without multiprocessing
     no bytes                                          its description alone
@@ -35,9 +36,10 @@ def reduce_tensor(tensor: Any) -> Any:
     requires_grad = tensor.requires_grad
     if not tensor.is_cpu or tensor.layout is not _strided or tensor.is_nested or (requires_grad and not tensor.is_leaf):
         return torch.multiprocessing.reductions.reduce_tensor(tensor)
-    if by_value() or tensor.is_quantized:
+    has_quantized_dtype = tensor.dtype in _QUANTIZED
+    if by_value() or (has_quantized_dtype and tensor.is_quantized):
         return tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-    if tensor.dtype in _QUANTIZED:
+    if has_quantized_dtype:
         return torch.multiprocessing.reductions.reduce_tensor(tensor)
     if requires_grad and tensor._backward_hooks:
         torch.utils.hooks.warn_if_has_hooks(tensor)
