@@ -118,11 +118,14 @@ def test_memory_that_another_machine_would_look_up_by_its_name_is_refused() -> N
 
 
 def test_a_refused_task_leaves_the_pool_as_it_was() -> None:
+    ends = mp.Pipe()
     with mp.Pool(1, engine="local") as pool:
-        for thing in (mp.Lock(), mp.Value("i")):
+        for thing in (mp.Lock(), mp.Value("i"), ends[0]):
             with pytest.raises(pickle.PicklingError, match="cannot reach another machine"):
                 pool.apply(tasks.square, (thing,))
         assert pool.apply(tasks.square, (3,)) == 9
+    for end in ends:
+        end.close()
 
 
 def test_an_array_of_several_tasks_goes_to_each_node_once_and_each_task_has_its_own(
