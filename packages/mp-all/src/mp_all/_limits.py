@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mp_core.system.control_groups import OWN, ROOT, control_groups, limit_of, lines_of_kernel_file, read_kernel_file
+from mp_core.system.control_groups import OWN, ROOT, control_groups, limit_of
+from mp_core.system.kernel_files import lines_of_kernel_file, read_kernel_file
 from mp_core.system.settings import runtime_folder, runtime_root
 
 OVERCOMMIT = {"0": "heuristic", "1": "always", "2": "strict: file_descriptor reserves too"}

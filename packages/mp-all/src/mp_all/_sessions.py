@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mp_all._limits import size
-from mp_core.system.control_groups import lines_of_kernel_file, read_kernel_file
+from mp_core.system.kernel_files import lines_of_kernel_file, read_kernel_file
 from mp_core.system.settings import runtime_folder
 
 SHM = Path("/dev/shm")

@@ -6,6 +6,8 @@ import math
 import os
 from collections.abc import Iterator
 
+from mp_core.system.kernel_files import lines_of_kernel_file, read_kernel_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     Path = str | os.PathLike[str]
@@ -70,22 +72,3 @@ def processors() -> float:
     """Return how many processors this process may use at a time."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, quota())
-
-
-def read_kernel_file(path: Path) -> str:
-    """
-    Return the content of a small file of the kernel; "" if it cannot be read.
-
-    Names in it may have any bytes, also names of other users' processes and mounts.
-    """
-    try:
-        with open(path, "rb") as file:
-            return os.fsdecode(file.read()).strip("\n")
-    except OSError:
-        return ""
-
-
-def lines_of_kernel_file(path: Path) -> list[str]:
-    """Return the lines of such a file. `str.splitlines` would also end one at a control character of a name."""
-    text = read_kernel_file(path)
-    return text.split("\n") if text else []

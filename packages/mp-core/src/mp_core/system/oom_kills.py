@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 
-from mp_core.system.control_groups import limit_of, lines_of_kernel_file, read_kernel_file
+from mp_core.system.control_groups import limit_of
+from mp_core.system.kernel_files import lines_of_kernel_file, read_kernel_file
 
 # The counters of a process in these groups: to read all mounts takes longer than to start a thread.
 _known: dict[tuple[str, str], list[tuple[str, str, str]]] = {}

@@ -16,7 +16,7 @@ import signal
 import time
 
 from mp_core.memory.mapped_buffers import memory_file
-from mp_core.system.control_groups import lines_of_kernel_file
+from mp_core.system.kernel_files import lines_of_kernel_file
 from mp_spawn.calls.payload import InheritedFd, OwnedFd
 
 #: The signal that asks a rank for its stacks; 0 on systems without real-time signals.

@@ -42,8 +42,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Self
 
-from mp_core.system.control_groups import lines_of_kernel_file
 from mp_core.system.descriptor import hold_both_ends
+from mp_core.system.kernel_files import lines_of_kernel_file
 from mp_core.system.weak_sets import members
 
 # Without those that an instruction of the process itself raises, and the one for its children.

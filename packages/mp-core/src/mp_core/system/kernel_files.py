@@ -1,0 +1,24 @@
+"""Files of the kernel, as in /proc: names in them, of processes, mounts and files, may have any bytes."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Path = str | os.PathLike[str]
+
+
+def read_kernel_file(path: Path) -> str:
+    """Return the content of a small file; "" if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return os.fsdecode(file.read()).strip("\n")
+    except OSError:
+        return ""
+
+
+def lines_of_kernel_file(path: Path) -> list[str]:
+    """Return the lines of a small file. `str.splitlines` would also end one at a control character of a name."""
+    text = read_kernel_file(path)
+    return text.split("\n") if text else []
