@@ -25,7 +25,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
-from mp_pool.scheduling.scheduler import TERMINATED
+from mp_pool.scheduling.scheduler import ENDED, TERMINATED
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 
@@ -187,6 +187,24 @@ def test_a_pool_ends_after_an_empty_iterable(ctx: BaseContext) -> None:
     assert list(pool.imap(tasks.square, [])) == list(pool.imap_unordered(tasks.square, iter(()))) == []
     assert pool.map(tasks.square, []) == []
     pool.close()
+    pool.join()
+
+
+def test_a_terminate_that_meets_the_end_of_a_closed_pool_does_not_undo_it(
+    ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = ctx.Pool(1)
+    scheduler = pool._scheduler
+
+    def is_own() -> bool:  # what `terminate` asks first
+        monkeypatch.undo()
+        scheduler.thread.join(tasks.PATIENCE)
+        return True
+
+    monkeypatch.setattr(scheduler, "is_own", is_own)
+    pool.close()
+    pool.terminate()
+    assert scheduler.state == ENDED  # or a call that came late would wait for ever
     pool.join()
 
 

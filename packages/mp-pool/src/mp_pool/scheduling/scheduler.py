@@ -410,10 +410,13 @@ class Scheduler(Workers):
         """
         End the workers now, by SIGTERM first unless *at_once*; return False if the pool has ended, or is not our own.
         """
-        if self.state == ENDED or not self.is_own():
+        if not self.is_own():
             return False
-        self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
+        # No call between the two lines: another thread would end the pool there, and the state would lose it.
+        if self.state == ENDED:
+            return False
         self.state = TERMINATED
+        self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
         self.dispatcher.end_zygote()
         self.wake()
         return True
