@@ -31,7 +31,12 @@ def left_alone(process: Any) -> Iterator[None]:
 
 
 def _begin(bootstrap: Any, *args: Any, **options: Any) -> Any:
+    leave_alone()
+    return bootstrap(*args, **options)
+
+
+def leave_alone() -> None:
+    """In a forked child: go on with another `sys.stdin`."""
     global _inherited
     # Kept, since the last reference would also close it.
     _inherited, sys.stdin = sys.stdin, open(os.devnull, encoding="utf-8")  # noqa: SIM115 - the process closes it
-    return bootstrap(*args, **options)

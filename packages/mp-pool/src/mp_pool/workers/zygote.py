@@ -8,7 +8,7 @@ forks nobody. A pool that forks its workers has one more process, the zygote, fo
 first workers get ready. It has one thread, runs nothing of the program, and forks every later worker:
 
     the pool's process                               the zygote                         a later worker
-    request: name, number, ring  --socket-->         Process.start() --fork-->          works
+    request: name, number, ring  --socket-->         os.fork()  -------------->          works
     its pid and pidfd            <---------          waits for its children
     its exit code                <---------          has reaped it              <--     ends
 
@@ -42,13 +42,13 @@ import socket
 import struct
 import sys
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from multiprocessing import process as _process
 from multiprocessing import util
 
 from mp_core.sharing.backend import TryLock, recorders
 from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children, readable
-from mp_pool.workers.stdin import left_alone
+from mp_pool.workers.stdin import leave_alone
 from mp_pool.workers.task_rings import WorkerEnds, socket_pair
 from mp_pool.workers.worker_main import Settings, work
 
@@ -56,6 +56,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
+
+    Start = Callable[[bytes, list[int], Callable[[], None]], int]
 
 LIMIT = 10.0  # seconds for its answer
 UNKNOWN = 255  # the exit code of a worker whose zygote has died
@@ -99,11 +101,7 @@ class Zygote:
             beside_threads = threading.active_count() > 1
             pid = os.fork()
             if pid == 0:
-                for recorder in recorders:
-                    recorder.name_process("zygote of a pool")
-                collects, thaws = gc.isenabled(), not gc.get_freeze_count()
-                start = functools.partial(self._process_of, os.getppid(), mask, beside_threads, collects, thaws)
-                _serve(theirs, start)
+                _serve(theirs, functools.partial(self._starter, mask, beside_threads))
             self._pid = pid
             try:
                 self._process.fd = os.pidfd_open(pid)
@@ -129,50 +127,52 @@ class Zygote:
 
     # In the zygote.
 
-    def _process_of(
-        self,
-        parent: int,
-        mask: Any,
-        beside_threads: bool,
-        collects: bool,
-        thaws: bool,
-        request: bytes,
-        fds: list[int],
-        close: Callable[[], None],
-    ) -> Any:
-        """Start the worker of a request; it calls *close*."""
-        name, identity, index, modules = pickle.loads(request)
-        for module in modules:
-            # If a thread of the program was importing it at the fork, this would wait for ever.
-            if module not in sys.modules:
-                with suppress(Exception):  # then each worker imports it, and says so
-                    importlib.import_module(module)
-        ends = WorkerEnds(*fds)
-        ends.index, ends.stacks = index, self._stacks
+    def _starter(self, mask: Any, beside_threads: bool) -> Start:
+        """
+        Return what forks the worker of a request, which calls *close*, and returns its pid.
+
+        `Process.start` would do what the parent has done, and touch twice as much memory, which a fork has to copy.
+        """
+        for recorder in recorders:
+            recorder.name_process("zygote of a pool")
+        collects, thaws = gc.isenabled(), not gc.get_freeze_count()
+        gc.disable()  # the program's objects are left as they are
+        ends = WorkerEnds()
         process = self._make(target=work, args=(ends, self._settings))
-        process.name, process._identity = name, identity
+        process._parent_pid = os.getppid()
 
-        def begin(bootstrap: Any, *args: Any, **options: Any) -> Any:
-            close()
+        def start(request: bytes, fds: list[int], close: Callable[[], None]) -> int:
+            name, identity, index, modules = pickle.loads(request)
+            for module in modules:
+                # If a thread of the program was importing it at the fork, this would wait for ever.
+                if module not in sys.modules:
+                    with suppress(Exception):  # then each worker imports it, and says so
+                        importlib.import_module(module)
             if thaws:
-                gc.unfreeze()
-            if collects:
-                gc.enable()
-            process._parent_pid = parent
-            ends.death = os.dup(self._death)
-            _signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})  # `work` unblocks it
-            return bootstrap(parent_sentinel=self._death)
+                # No object counts as new then. Otherwise those of this process would soon have each worker begin with a
+                # collection, which copies the memory of all that are young.
+                gc.freeze()
+            pid = os.fork()
+            if pid:
+                return pid
+            code = 1
+            try:
+                close()
+                if thaws:
+                    gc.unfreeze()
+                if collects:
+                    gc.enable()
+                process.name, process._identity = name, identity
+                ends.index, ends.stacks, ends.death = index, self._stacks, os.dup(self._death)
+                ends.fd, ends.memory = fds[0], fds[1] if len(fds) > 1 else -1
+                _signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})  # `work` unblocks it
+                if beside_threads:
+                    leave_alone()  # a thread of the pool's process may have had the lock of its `sys.stdin`
+                code = process._bootstrap(parent_sentinel=self._death)
+            finally:
+                os._exit(code)
 
-        process._bootstrap = functools.partial(begin, process._bootstrap)
-        if thaws:
-            # No object counts as new then. Otherwise those of this process would soon have each worker begin with a
-            # collection, which copies the memory of all that are young.
-            gc.freeze()
-        # A thread of the pool's process may have had the lock of its `sys.stdin`.
-        with left_alone(process) if beside_threads else nullcontext():
-            process.start()
-        vars(process).pop("_bootstrap", None)  # `left_alone` may have done it
-        return process
+        return start
 
     # In the pool's process.
 
@@ -320,12 +320,12 @@ class ZygotePopen:
         self.finalizer()
 
 
-def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
+def _serve(requests: Any, starter: Callable[[], Start]) -> NoReturn:
     """Run the zygote: start the workers that are asked for, and report their ends."""
     try:
-        gc.disable()  # the program's objects are left as they are
+        start = starter()
         _process._children = set()  # type: ignore[attr-defined]
-        children: dict[int, Any] = {}
+        children: dict[int, int] = {}  # the pid of each pidfd
         wanted = True
         poll = select.poll()
         poll.register(requests, select.POLLIN)
@@ -338,36 +338,42 @@ def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
         while wanted or children:
             for fd, _ in poll.poll():
                 if fd in children:
-                    process = children.pop(fd)
+                    pid = children.pop(fd)
                     poll.unregister(fd)
                     os.close(fd)
-                    process.join()
-                    code = process.exitcode
-                    answer = ANSWER.pack(ENDED, process.pid, UNKNOWN if code is None else code)
-                    if code is not None:  # otherwise the program ignores SIGCHLD, and nobody gets it
-                        process.close()
-                    requests.send(answer)
+                    requests.send(ANSWER.pack(ENDED, pid, _reap(pid)))
                     continue
                 request, fds, _, _ = socket.recv_fds(requests, REQUEST, 2)
                 if not request:
                     wanted = False
                     poll.unregister(requests)
                     continue
+                pid = 0
                 try:
-                    process = start(request, fds, close)
-                    pidfd = os.pidfd_open(process.pid)
+                    pid = start(request, fds, close)
+                    pidfd = os.pidfd_open(pid)
                 except OSError as error:
+                    if pid:
+                        os.kill(pid, signal.SIGKILL)
+                        _reap(pid)
                     requests.send(ANSWER.pack(STARTED, 0, error.errno or errno.EAGAIN))
                     continue
                 finally:
                     for each in fds:
                         os.close(each)
-                children[pidfd] = process
+                children[pidfd] = pid
                 poll.register(pidfd, select.POLLIN)
-                socket.send_fds(requests, [ANSWER.pack(STARTED, process.pid, 0)], [pidfd])
+                socket.send_fds(requests, [ANSWER.pack(STARTED, pid, 0)], [pidfd])
     except (BrokenPipeError, ConnectionResetError):
         pass  # the pool is about to end it, or its process has died
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
+
+
+def _reap(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the program ignores SIGCHLD
+        return UNKNOWN
