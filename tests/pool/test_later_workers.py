@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import logging
@@ -193,6 +194,24 @@ def test_without_pidfds_a_pool_replaces_its_workers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "pidfd_open", refuse)
     with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
         assert len({pool.apply(tasks.own_pid) for _ in range(6)}) == 6
+
+
+def test_a_later_worker_that_nobody_can_watch_is_ended_and_another_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened, own, forked = os.pidfd_open, os.getpid(), tmp_path / "forked"
+
+    def refuse_once(pid: int, *args: int) -> int:
+        if os.getppid() == own and not forked.exists():  # in the process that forks the later workers
+            forked.write_text(str(pid))
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(pid, *args)
+
+    with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        monkeypatch.setattr(os, "pidfd_open", refuse_once)
+        os.kill(zygote_of(pool), signal.SIGKILL)
+        assert len({pool.apply(tasks.own_pid) for _ in range(3)}) == 3
+        assert not os.path.exists(f"/proc/{forked.read_text()}")
 
 
 def test_a_later_worker_does_not_flush_what_the_program_had_not_printed_yet(tmp_path: Path) -> None:
