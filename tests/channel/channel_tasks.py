@@ -87,6 +87,11 @@ def pieces(value: int, nbytes: int) -> list[bytes]:
 PIECE = 10_000
 
 
+def drain_for_ever(queue: Any) -> None:
+    while True:
+        queue.get()
+
+
 def get_for_ever(queue: Any, seen: Any, ready: Any) -> None:
     ready.set()
     while True:

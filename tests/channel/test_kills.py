@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import channel_tasks as tasks
+import numpy as np
 import pytest
 from support import waiting
 from support.capabilities import has_robust_futexes
@@ -125,6 +126,23 @@ def test_readers_killed_at_random_lose_at_most_the_message_they_had(channels: An
     assert rest == sorted(set(rest))
     assert 0 <= lost <= rounds(start_method)
     queue.close()
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+@pytest.mark.timeout(3000 if LONG else 100)
+def test_a_reader_killed_as_it_lets_a_put_go_on_leaves_no_memory_in_flight(forking: Any, kind: str) -> None:
+    array = np.arange(50_000.0)
+    for _ in range(max(40, ROUNDS)):
+        queue = getattr(forking, kind)(1)
+        reader = forking.Process(target=tasks.drain_for_ever, args=(queue,))
+        reader.start()
+        for _ in range(10):
+            queue.put(array)  # the last one waits until the reader has taken the one before
+        kill(reader)
+        while not queue.empty():
+            queue.get()
+        queue.close()
+    assert waiting.until(lambda: mp.memory_stats()["in_flight_bytes"] == 0, 10)
 
 
 @pytest.mark.parametrize("kind", ["SimpleQueue", "Queue"])

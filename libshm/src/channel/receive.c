@@ -60,9 +60,10 @@ static int take(mpshm_channel *end, int fd, int sizes, const mpshm_handle_log *l
             mpshm__ring_copy(&end->in, &record, to);
         if (record.kind == MPSHM__WHOLE && notes)
             *waiter->taken = log->begin(to, nbytes);
-        mpshm__ring_drop(&end->in, &record);
+        mpshm__ring_advance(&end->in, &record);
         if (record.kind == MPSHM__WHOLE && notes)
             log->commit(*waiter->taken);
+        mpshm__ring_wake_writers(&end->in, &record);
         if (waiter->position != NULL)
             *waiter->position = atomic_load_explicit(&end->in.ring->head, memory_order_relaxed);
         rc = record.kind == MPSHM__WHOLE ? 1 : take_parts(end, fd, to, nbytes, waiter);

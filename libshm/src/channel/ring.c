@@ -215,7 +215,7 @@ void mpshm__ring_copy(struct mpshm__view *view, const struct mpshm__record *reco
     copy_out(view->data, head + sizeof(*record), to, record->nbytes);
 }
 
-void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *record)
+void mpshm__ring_advance(struct mpshm__view *view, const struct mpshm__record *record)
 {
     struct mpshm__ring *ring = view->ring;
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
@@ -223,6 +223,12 @@ void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *reco
     mpshm__note_cpu(&ring->reader_cpu);
     atomic_store_explicit(&ring->head, head + mpshm__record_size(record->nbytes),
                           memory_order_seq_cst);
+}
+
+void mpshm__ring_wake_writers(struct mpshm__view *view, const struct mpshm__record *record)
+{
+    struct mpshm__ring *ring = view->ring;
+
     /* Half of the ring at once, so that a stream does not wake its writer for each record. */
     if (atomic_load_explicit(&ring->room_wanted, memory_order_seq_cst) &&
         mpshm__ring_room(ring) >= MPSHM__RING_BYTES / 2) {
@@ -233,6 +239,12 @@ void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *reco
         atomic_store(&ring->place_wanted, 0);
         mpshm__futex_wake_one(&ring->place_wanted); /* it wakes the next one: places.c */
     }
+}
+
+void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *record)
+{
+    mpshm__ring_advance(view, record);
+    mpshm__ring_wake_writers(view, record);
 }
 
 int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record)

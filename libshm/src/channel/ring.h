@@ -158,7 +158,11 @@ void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end);
 int mpshm__ring_peek(struct mpshm__view *view, struct mpshm__record *record);
 /* Under read_lock: copy the payload of the oldest record. */
 void mpshm__ring_copy(struct mpshm__view *view, const struct mpshm__record *record, void *to);
-/* Under read_lock: remove the oldest record. */
+/* Under read_lock: remove the oldest record, then wake the writers that may go on. A system call may
+ * let another process run first, so what has to follow the one at once comes before the other. */
+void mpshm__ring_advance(struct mpshm__view *view, const struct mpshm__record *record);
+void mpshm__ring_wake_writers(struct mpshm__view *view, const struct mpshm__record *record);
+/* Both. */
 void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *record);
 /* Under read_lock: remove the rest of messages that no process reads any more. As ring_peek. */
 int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record);
