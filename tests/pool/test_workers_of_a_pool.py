@@ -330,3 +330,14 @@ def test_a_program_in_the_background_of_a_shell_which_ignores_sigint_has_workers
     tmp_path: Path, start_method: str
 ) -> None:
     assert succeeded(run_script(tmp_path, IN_THE_BACKGROUND, start_method)).split() == ["True"] * 3
+
+
+def test_an_executor_has_the_processes_that_its_calls_need_though_another_thread_starts_them(
+    ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mp.ProcessPoolExecutor(3, mp_context=ctx) as executor:
+        monkeypatch.setattr(executor._scheduler, "hand_out", executor._scheduler.wake)  # as if it had the lock
+        calls = [executor.submit(time.sleep, 0.5) for _ in range(3)]
+        assert len(executor._processes) == 3
+        for call in calls:
+            call.result(tasks.PATIENCE)

@@ -175,6 +175,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
     def _processes(self) -> dict[int, Any] | None:  # type: ignore[override]
         if self._admission.closed:
             return None
+        self._scheduler.await_starts()  # programs count or kill them
         return {worker.pid: worker.process for worker in list(self._scheduler.dispatcher.workers)}
 
     @property

@@ -304,6 +304,10 @@ class Scheduler(Workers):
         """
         self._ask(self.dispatcher.recall_all)
 
+    def await_starts(self) -> None:
+        """Wait a moment until the processes are started that the tasks so far need."""
+        self._ask(lambda: None)
+
     def check_cancel(self, running: bool) -> None:
         """Refuse what this kind of scheduler cannot do: nothing, its workers are processes of this machine."""
 
