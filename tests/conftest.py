@@ -45,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     main.__spec__, main.__file__ = None, child_main.__file__
     if hasattr(config, "workerinput"):  # a process of xdist, which has the environment of the first one
         return
+    # The threads of OpenBLAS look for work for 2^26 cycles before they sleep: two fifths of the processor time of
+    # a child that imports NumPy. The least is 2^4.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # `tmp_path` outlives the run
     folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="mp-tests-")
     # multiprocessing removes its own folder in there with priority -100, and prints a traceback if it has gone.
