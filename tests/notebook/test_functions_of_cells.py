@@ -44,3 +44,159 @@ def test_functions_and_classes_of_a_program_without_a_file_run_in_other_processe
         assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr  # it also has the prompts
         done.stderr = ""
     assert "all cells ran\n" in succeeded(done)
+
+
+WHAT_CANNOT_BE_PICKLED = """
+import functools
+import os
+import sqlite3
+import threading
+from concurrent.futures import ProcessPoolExecutor
+
+import mp_all as mp
+
+LOCK = threading.Lock()
+FILE = open(os.devnull, "w")
+TABLE = sqlite3.connect(":memory:")
+TABLE.execute("create table numbers (number)")
+TABLE.execute("insert into numbers values (5)")
+ROWS = (row for row in [7] * 99)
+NUMBER = 10
+
+
+def lock(i):
+    with LOCK:
+        return i + NUMBER
+
+
+def write(i):
+    return FILE.write("x" * i)
+
+
+def query(i):
+    return TABLE.execute("select number from numbers").fetchone()[0] + i
+
+
+def follow(i):
+    return next(ROWS) + i
+
+
+@functools.singledispatch
+def dispatch(i):
+    return "an object"
+
+
+@dispatch.register
+def _(i: int):
+    return "an int"
+
+
+class Locked:
+    LOCK = threading.Lock()
+
+    def __init__(self, value):
+        self.value = value
+
+    def get(self):
+        with self.LOCK:
+            return self.value
+
+
+def use_class(i):
+    return Locked(i).get()
+
+
+def outer():
+    inside = threading.Lock()
+
+    def inner(i):
+        with inside:
+            return i
+
+    return inner
+
+
+closure = outer()
+"""
+
+
+def test_forked_workers_have_what_cannot_be_pickled_from_the_program() -> None:
+    program = f"""{WHAT_CANNOT_BE_PICKLED}
+fork = mp.get_context("fork")
+for make in (lambda: fork.Pool(2), lambda: mp.ProcessPoolExecutor(1, mp_context=fork)):
+    with make() as pool:
+        for function, result in (
+            (lock, 13), (write, 3), (query, 8), (follow, 10), (dispatch, "an int"), (use_class, 3), (closure, 3)
+        ):
+            assert list(pool.map(function, [3, 3])) == [result, result], function
+        NUMBER = 20
+        assert list(pool.map(lock, [3])) == [23]  # the rest is as at the call
+        NUMBER = 10
+        function = lambda i: lock(i) + 1
+        assert list(pool.map(function, [3])) == [14]
+        # Another lock than the workers have: they must not take theirs.
+        LOCK, before = threading.Lock(), LOCK
+        try:
+            print(list(pool.map(lock, [3])))
+        except TypeError as error:
+            print("LOCK" in error.__notes__[0], end=" ")
+        LOCK = before
+    LOCK = threading.Lock()
+    with make() as pool:
+        print(list(pool.map(lock, [3])))
+"""
+    assert succeeded(run_python("-", stdin=program)) == "True [13]\n" * 2
+
+
+def test_a_process_that_was_not_forked_with_it_says_what_it_lacks() -> None:
+    program = f"""{WHAT_CANNOT_BE_PICKLED}
+with mp.get_context("fork").Pool(1):
+    pass
+with mp.get_context("spawn").Pool(1) as pool:
+    try:
+        pool.map(lock, [3])
+    except Exception as error:
+        print(error)
+try:
+    mp.get_context("spawn").Process(target=lock, args=(3,)).start()
+except TypeError as error:
+    print(error)
+"""
+    lacks, refused = succeeded(run_python("-", stdin=program)).splitlines()
+    assert lacks.startswith("'LOCK' of the main module cannot be pickled") and "was not forked with it" in lacks
+    assert "cannot pickle '_thread.lock' object" in refused
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_functions_with_a_cache_travel_with_an_empty_one(method: str) -> None:
+    program = f"""
+import functools
+import mp_all as mp
+
+pool = mp.get_context({method!r}).Pool(1)
+
+
+@functools.lru_cache(maxsize=7)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+class Circle:
+    @functools.cached_property
+    def area(self):
+        return 3.0
+
+    @functools.cache
+    def scaled(self, by):
+        return self.area * by
+
+
+def use(n):
+    circle = Circle()
+    return fibonacci(n), circle.scaled(n), circle.area, fibonacci.cache_parameters()["maxsize"]
+
+
+with pool:
+    print(pool.map(fibonacci, [30]), pool.apply(use, (10,)))
+"""
+    assert succeeded(run_python("-", stdin=program)) == "[832040] (55, 30.0, 3.0, 7)\n"

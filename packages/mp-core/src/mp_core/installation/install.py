@@ -207,7 +207,7 @@ def _start_by_fork(start: Callable[[Any], Any], process: Any) -> Any:
         main_module.note_main(function)
     if main_module.sends_definitions():
         main_module.note_fork()
-        imports.load("mp_core.messages.definitions").identify_classes()
+        imports.load("mp_core.messages.definitions").identify()
     return start(process)
 
 

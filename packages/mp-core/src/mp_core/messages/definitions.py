@@ -24,11 +24,25 @@ Note [One class]
 An object of a class that was sent as a definition comes back as an object of the same class: a class gets an identity
 when it is sent first, and a forked child has the identities of all classes of the main module, which are given before
 the fork. The process that gave it the identity does not let a message change the class.
+
+Note [What cannot be pickled]
+-----------------------------
+A function may use a lock, an open file or a connection of the main module. A child that was forked has it, and
+multiprocessing, which sends the function by its name there, lets it use that. So what the main module has gets an
+identity before each fork as well, and a message whose definitions cannot be pickled is pickled again: it names what
+cannot be pickled and has an identity. A receiver with another one, or that was not forked, has the error:
+
+    LOCK = Lock()          identity 1
+    Pool(2) --fork-->      the workers know 1 as their own LOCK
+    map(f, ...)            f is sent as its definition, with the global LOCK = "your 1"
+    LOCK = Lock()          no identity: the next map is an error, until a pool is forked
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import io
 import operator
 import os
 import pickle
@@ -47,6 +61,8 @@ from mp_core.children.main_module import (
     note_main,
     own_definitions,
 )
+from mp_core.sharing.backend import pickled
+from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
 
 TYPE_CHECKING = False
@@ -56,6 +72,7 @@ if TYPE_CHECKING:
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
 _SINGLETONS = (type(None), type(...), type(NotImplemented))
+_Cached: Any = type(functools.lru_cache(len))
 
 
 class Pickler(ForkingPickler):
@@ -63,12 +80,14 @@ class Pickler(ForkingPickler):
     multiprocessing's pickler, which pickles functions and classes without a name by their definitions.
 
     *override*, like a `reducer_override`, is asked before. *same_main* says that the receiver has the very same main
-    module.
+    module. One that *inherits* names what cannot be pickled, see Note [What cannot be pickled].
     """
 
     override: Callable[[Any], Any] | None = None
     same_main = False
+    inherits = False
     _main_only = False
+    _tried: dict[int, Any]  # why it cannot be pickled, or None, and the thing, by `id`
 
     def reducer_override(self, thing: Any) -> Any:
         """Return the reduction of *thing*, or NotImplemented for the usual one."""
@@ -80,13 +99,46 @@ class Pickler(ForkingPickler):
         kind = type(thing)
         if issubclass(kind, ModuleType) and _is_imported(thing):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
-        if not (kind is FunctionType or issubclass(kind, type)) or kind in self.dispatch_table:
+        if kind is functools.cached_property:  # it has a lock up to 3.11
+            return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
+        if not (kind in (FunctionType, _Cached) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
         if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):
             return NotImplemented
+        if self.inherits:
+            return self._named(thing, thing.__qualname__) or self._definition(thing)
         return self._definition(thing)
 
+    def _named(self, thing: Any, name: str) -> Any:
+        """Return the reduction of *thing* by its identity if it cannot be pickled, otherwise None."""
+        refusal = self._refusal(thing, name)
+        if refusal is None:
+            return None
+        return _inherited, (_key(thing, name), name, f"{type(refusal).__name__}: {refusal}")
+
+    def _refusal(self, thing: Any, name: str) -> Exception | None:
+        """Return why *thing*, which has an identity, cannot be pickled; None if it can, or is being tried."""
+        tried: dict[int, Any] = vars(self).setdefault("_tried", {})
+        if id(thing) not in tried:
+            tried[id(thing)] = None, thing
+            trial = type(self)(io.BytesIO()) if type(self) in (Inheriting, InheritingMain) else Inheriting(io.BytesIO())
+            trial._tried = tried
+            try:
+                pickled(trial.dump, thing)
+            except Exception as error:
+                if is_of_handler(error) or isinstance(error, _UnknownError):
+                    raise
+                if _key(thing, name) is None:
+                    raise _UnknownError(name) from error
+                tried[id(thing)] = error, thing
+        found: Exception | None = tried[id(thing)][0]
+        return found
+
     def _definition(self, thing: Any) -> Any:
+        if type(thing) is _Cached:
+            note_main(thing.__wrapped__)
+            parameters = thing.cache_parameters()
+            return _cached, (thing.__wrapped__, parameters["maxsize"], parameters["typed"])
         length = getattr(thing, "_length_", None) if type(thing).__module__ == "_ctypes" else None
         if length is not None and thing is thing._type_ * length:
             return operator.mul, (thing._type_, length)  # its metaclass makes no class by a call
@@ -110,7 +162,16 @@ class Pickler(ForkingPickler):
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
+        if self.inherits:
+            needed = {name: self._value(name, value) for name, value in needed.items()}
         return make, args, (setter, state, needed), None, None, _set_function
+
+    def _value(self, name: str, value: Any) -> Any:
+        """Return what stands for a global in the message."""
+        if issubclass(type(value), FunctionType | type | ModuleType | _Cached):
+            return value
+        named = self._named(value, name)
+        return value if named is None else PickledCall(named[0], *named[1])
 
 
 def _is_imported(module: ModuleType) -> bool:
@@ -121,6 +182,26 @@ class MainPickler(Pickler):
     """Pickles only the main module's functions and classes by their definitions: others without a name are errors."""
 
     _main_only = True
+
+
+class _UnknownError(Exception):
+    """What has this name in the main module cannot be pickled, and has no identity: its users cannot be sent either."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.add_note(f"what cannot be pickled is {name!r} of the main module")
+
+
+class Inheriting(Pickler):
+    """A `Pickler` that inherits."""
+
+    inherits = True
+
+
+class InheritingMain(MainPickler):
+    """A `MainPickler` that inherits."""
+
+    inherits = True
 
 
 def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
@@ -225,11 +306,15 @@ _identities: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 
+def _new_identity() -> str:
+    return f"{os.getpid()} {os.urandom(16).hex()}"
+
+
 def _identity(kind: type) -> str:
     with _lock:
         found = _identities.get(kind)
         if found is None:
-            found = _identities[kind] = f"{os.getpid()} {os.urandom(16).hex()}"
+            found = _identities[kind] = _new_identity()
             _classes[found] = kind
         return found
 
@@ -252,11 +337,58 @@ def _set_class(kind: type, state: Any) -> None:
         setter(kind, inner)
 
 
-def identify_classes() -> None:
-    """Give the classes of the main module their identities, which a process that is forked now then knows."""
+# What the main module had at a fork: objects by their identities, and identities by `id`. Of an object that has no
+# weak references, its `id` by its name has to do.
+_kept: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_keys: dict[int, str] = {}
+_ids: dict[str, int] = {}
+
+
+def identify() -> None:
+    """Give what the main module has its identities, which a process that is forked now then knows."""
+    global _keys, _ids
+    keys, ids = {id(thing): key for key, thing in list(_kept.items())}, {}
     for thing in own_definitions():
         if isinstance(thing, type):
             _identity(thing)
+        _keep(thing, keys)
+    for name, thing in list(vars(sys.modules["__main__"]).items()):
+        if not type(thing).__weakrefoffset__:
+            ids[name] = id(thing)
+        elif not issubclass(type(thing), ModuleType):
+            _keep(thing, keys)
+    _keys, _ids = keys, ids
+
+
+def _keep(thing: Any, keys: dict[int, str]) -> None:
+    if id(thing) not in keys:
+        keys[id(thing)] = key = _new_identity()
+        _kept[key] = thing
+
+
+def _key(thing: Any, name: str) -> str | int | None:
+    key = _keys.get(id(thing), "")
+    if _kept.get(key) is thing:
+        return key
+    return id(thing) if _ids.get(name) == id(thing) else None
+
+
+def _inherited(key: str | int, name: str, refusal: str) -> Any:
+    if isinstance(key, str):
+        thing = _kept.get(key)
+    else:
+        thing = vars(sys.modules["__main__"]).get(name)
+        thing = thing if id(thing) == key else None
+    if thing is None:
+        raise pickle.UnpicklingError(
+            f"{name!r} of the main module cannot be pickled ({refusal}), and this process was not forked with it: "
+            "start the process or the pool after it is made, by fork, or make it in the process"
+        )
+    return thing
+
+
+def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+    return functools.lru_cache(maxsize, typed)(function)
 
 
 def _begin_in_child() -> None:

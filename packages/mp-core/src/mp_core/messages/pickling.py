@@ -44,6 +44,7 @@ import io
 import pickle
 import re
 from collections.abc import Callable
+from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core.children import child_descriptors
@@ -129,7 +130,30 @@ def _dumps_of_main(obj: Any) -> Any:
         return in_message(_dump_without_main, obj)
     except (_MainIsNamed, *UNPICKLABLE):
         child_descriptors.take_back(mark)
-    return in_message(_pickle, imports.load("mp_core.messages.definitions").MainPickler, obj)
+    definitions = imports.load("mp_core.messages.definitions")
+    return _with_definitions(in_message, obj, definitions.MainPickler, definitions.InheritingMain)
+
+
+def _with_definitions(wrap: Callable[..., Any], obj: Any, pickler: Any, inheriting: Any) -> Any:
+    """Pickle *obj*; if that fails, once more with what forked children have, see Note [What cannot be pickled]."""
+    mark = child_descriptors.mark()
+    try:
+        return wrap(_pickle, pickler, obj)
+    except Exception as error:
+        if is_of_handler(error) or get_spawning_popen() is not None:  # a new process has nothing
+            raise
+        child_descriptors.take_back(mark)
+        first = error
+    try:
+        return wrap(_pickle, inheriting, obj)
+    except Exception as error:
+        if is_of_handler(error):
+            raise
+        for note in getattr(error, "__notes__", ()):
+            first.add_note(note)
+        raise first from None
+    finally:
+        del first  # its traceback has this frame
 
 
 class _MainIsNamed(Exception):
@@ -157,8 +181,9 @@ def pickled_for_task(dumps: Callable[..., Any], obj: Any, protocol: int | None =
         return pickled(dumps, obj, protocol)
     except UNPICKLABLE:
         child_descriptors.take_back(mark)
+        definitions = imports.load("mp_core.messages.definitions")
         try:
-            return pickled(_pickle, imports.load("mp_core.messages.definitions").Pickler, obj)
+            return _with_definitions(pickled, obj, definitions.Pickler, definitions.Inheriting)
         except Exception as error:
             raise error from None
 

@@ -100,14 +100,19 @@ def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool 
     """
     if task_messages.is_plain(function):
         return None  # its name is its pickle
-    file, found = io.BytesIO(), _Found()
-    try:
-        # The objects that make references have no place in a pickle that is read more than once.
-        references = pickled(_Pickler(file, found).dump, function).handles
-    except Exception as error:
-        if is_of_handler(error):
-            raise
-        return None  # it is for one receiver, or each task fails with this error
+    for inherits in (False, True):
+        file, found = io.BytesIO(), _Found()
+        pickler = _Pickler(file, found)
+        pickler.inherits = inherits
+        try:
+            # The objects that make references have no place in a pickle that is read more than once.
+            references = pickled(pickler.dump, function).handles
+            break
+        except Exception as error:
+            if is_of_handler(error):
+                raise
+            if inherits or isinstance(error, _ForOneReceiver):
+                return None  # it is for one receiver, or each task fails with this error
     if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None
     if kept and (found.own or found.buffers):
