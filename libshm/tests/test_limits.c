@@ -160,10 +160,10 @@ static void without_a_descriptor_a_message_is_received(int strategy)
     close(up[0]), close(up[1]), close(down[0]), close(down[1]);
 }
 
-static void another_version_is_refused_and_named(int strategy)
+static void refuses_version_of(uint64_t magic, int strategy)
 {
     unsigned char id[MPSHM_ID_SIZE] = {9, 9, (unsigned char)strategy};
-    struct mpshm__control header = {.magic = MPSHM__MAGIC ^ (uint64_t)1 << 56};
+    struct mpshm__control header = {.magic = magic};
     char path[300];
     mpshm_block b;
 
@@ -178,6 +178,12 @@ static void another_version_is_refused_and_named(int strategy)
     CHECK_EQ(strcmp(mpshm_refused_version(), "7.8.9"), 0);
     close(fd);
     mpshm__session_remove(id);
+}
+
+static void another_version_is_refused_and_named(int strategy)
+{
+    refuses_version_of(MPSHM__MAGIC ^ (uint64_t)1 << 56, strategy);
+    refuses_version_of(MPSHM__MAGIC, strategy); /* of the same layout */
 }
 
 int main(void)

@@ -106,7 +106,10 @@ static int fill_up(int fd)
     if (read_magic(fd, &magic) < 0 ||
         pread(fd, version, sizeof(version) - 1, offsetof(struct mpshm__control, version)) < 0)
         return mpshm__failed("pread");
-    if (magic == 0 ? st.st_size > (off_t)sizeof(struct mpshm__control) : magic != MPSHM__MAGIC) {
+    /* Of another release with the same layout: what its handles carry is not libshm's alone. */
+    if (magic == 0 ? st.st_size > (off_t)sizeof(struct mpshm__control)
+                   : magic != MPSHM__MAGIC ||
+                         strncmp(version, mpshm_version(), sizeof(version) - 1) != 0) {
         strcpy(others_version, magic == 0 ? "" : version);
         return -EPROTO;
     }
