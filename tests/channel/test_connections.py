@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import pickle
 import signal
@@ -26,6 +27,28 @@ def test_the_ends_are_connections(ends: Any) -> None:
     for end in ends:
         assert type(end) is ChannelConnection
         assert isinstance(end, standard.Connection)
+
+
+@pytest.mark.parametrize("name", ["send", "recv", "recv_bytes", "poll", "fileno", "close"])
+def test_the_methods_have_the_signatures_of_the_standard_ones(ends: Any, name: str) -> None:
+    ours, theirs = inspect.signature(getattr(ends[0], name)), inspect.signature(getattr(standard.Connection, name))
+    assert [(each.name, each.default) for each in ours.parameters.values()] == [
+        (each.name, each.default) for each in list(theirs.parameters.values())[1:]
+    ]
+
+
+def test_the_object_to_send_may_have_its_name(ends: Any) -> None:
+    reader, writer = ends
+    writer.send(obj="named")
+    assert reader.recv() == "named"
+    for wrong in (
+        lambda: writer.send(),
+        lambda: writer.send(1, 2),
+        lambda: writer.send(1, obj=2),
+        lambda: writer.send(x=1),
+    ):
+        with pytest.raises(TypeError, match="one argument, obj"):
+            wrong()
 
 
 def test_a_pipe_of_one_way_has_a_reader_and_a_writer(forking: Any) -> None:

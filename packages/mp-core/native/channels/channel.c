@@ -272,11 +272,17 @@ static int find_out(PyObject *op)
     return result == NULL ? -1 : 0;
 }
 
-PyObject *mp_channel_send(PyObject *op, PyObject *object)
+PyObject *mp_channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     Channel *self = (Channel *)op;
-    PyObject *handles = NULL, *data;
+    PyObject *handles = NULL, *data, *object;
 
+    if (nargs + (names == NULL ? 0 : PyTuple_Size(names)) != 1 ||
+        (nargs == 0 && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "obj") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "send() takes exactly one argument, obj");
+        return NULL;
+    }
+    object = args[0];
     if (self->fd < 0 || !self->writable || !mp_has_ring(self))
         return mp_channel_standard(op, "send", object);
     int before = mp_message_for_ring(1), is_known = self->shares >= 0;

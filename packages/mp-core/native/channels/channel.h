@@ -74,7 +74,7 @@ int mp_channel_wait_for_place(Channel *self, int64_t timeout, PyObject *stop);
  * -1 with an exception. What is left of the timeout is in it. */
 int mp_channel_is_full(Channel *self, int64_t *timeout);
 
-PyObject *mp_channel_send(PyObject *op, PyObject *object);
+PyObject *mp_channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data);
 PyObject *mp_channel_offer_message(PyObject *op, PyObject *message);
 PyObject *mp_channel_offer(PyObject *op, PyObject *const *args, Py_ssize_t nargs);

@@ -107,8 +107,10 @@ static void lock_dealloc(PyObject *op)
 
 static PyMethodDef lock_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))mp_lock_acquire, METH_FASTCALL | METH_KEYWORDS,
-     "Acquire the lock, or take a unit of the semaphore."},
-    {"release", mp_lock_release, METH_NOARGS, "Release the lock, or give a unit back."},
+     "acquire($self, block=True, timeout=None)\n--\n\nAcquire the lock, or take a unit of the "
+     "semaphore."},
+    {"release", mp_lock_release, METH_NOARGS,
+     "release($self)\n--\n\nRelease the lock, or give a unit back."},
     {"__enter__", mp_lock_enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))mp_lock_exit, METH_FASTCALL, NULL},
     {"_take_back", mp_lock_take_back, METH_O, "Acquire it until it is held so many times."},

@@ -61,7 +61,10 @@ def _reason(number: int, handle: bytes) -> str:
             )
     if number == errno.EPROTO:
         found = backend.refused_version() or "an older one"
-        return f"its sender shares through version {found} of libshm; install the same mp-core for both"
+        return (
+            f"its sender shares through version {found} of libshm, this process through {backend.compiled_version()}; "
+            "install the same mp-core for both"
+        )
     return _general(number)
 
 

@@ -31,6 +31,11 @@ def _load_block() -> Any:
                 f"this frozen program lacks {_FILE}: freeze it with PyInstaller 6, which finds mp-core's hook, "
                 "or add mp_core._libshm, _cffi_backend and the file mp_core/shm-manager to what it bundles"
             )
+        if not os.path.isdir(_FOLDER):
+            raise ImportError(
+                f"{_FOLDER} is in an archive, from which no compiled module can be imported: unpack it, as shiv and pex "
+                "do, or set MP_WITHOUT_LIBSHM=1 for portable sharing"
+            )
         raise ImportError(
             "this mp-core has no libshm (mp_core._libshm): it was built with MP_WITHOUT_LIBSHM=1. Install mp-core "
             "again without that variable, or set it here too, for portable sharing"
