@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from support.scripts import run_python
+
 ROOT = Path(__file__).parents[2]
 NAME = r"MP(?:SHM)?_[A-Z_]+"
 PYTHON = ROOT / "packages/mp-core/src/mp_core/system/settings.py"
@@ -15,6 +17,21 @@ STARTUP = ROOT / "packages/mp-all/startup/_mp_all_startup.py"
 FOR_CHILDREN = {"MP_TIMELINE_PRINT", "MP_TIMELINE_RUN"}
 #: Messages of the launcher, and one that torch has and that has no effect here.
 OF_JOBS = {"MP_SPAWN_INSIDE", "MP_SPAWN_KEY", "MP_SPAWN_PARALLEL_START"}
+
+
+def test_mp_all_that_cannot_be_imported_when_python_starts_says_that_the_variable_has_no_effect() -> None:
+    # Without its site packages, as in a pex, which adds the folders one by one.
+    program = f"""
+import sys
+sys.path.insert(0, {str(STARTUP.parent)!r})
+import multiprocessing
+import _mp_all_startup
+_mp_all_startup.start()
+print(multiprocessing.Pool.__self__.__class__.__module__, _mp_all_startup._thread.executes)
+"""
+    done = run_python("-S", "-c", program, MP_ALL="1", PYTHONPATH="")
+    assert done.stdout == "multiprocessing.context False\n"
+    assert done.stderr.startswith("MP_ALL=1 has no effect: ") and "`python -m mp_all`" in done.stderr
 
 
 def readers(files: str, read: str) -> dict[str, set[Path]]:

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.scripts import run_python
 
 import mp_reductions._native
 import mp_torch._native
@@ -45,6 +46,20 @@ def test_mp_core_knows_nothing_of_numpy_and_the_others_have_no_libshm_of_their_o
 def test_libshm_is_inside_the_extension_and_no_library_of_its_own() -> None:
     assert list(LIBRARY.parent.glob("libshm*")) == []
     assert os.access(LIBRARY.parent / "shm-manager", os.X_OK)
+
+
+def test_a_program_in_an_archive_says_that_no_compiled_module_can_be_imported_from_it(tmp_path: Path) -> None:
+    folder = LIBRARY.parent
+    with zipfile.ZipFile(tmp_path / "packages.zip", "w") as archive:
+        for file in folder.rglob("*"):
+            if "__pycache__" not in file.parts:
+                archive.write(file, file.relative_to(folder.parent))
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'packages.zip')!r}); import mp_core; mp_core.memory_stats()"
+    )
+    done = run_python("-c", program)
+    assert done.returncode == 1
+    assert "is in an archive, from which no compiled module can be imported: unpack it" in done.stderr
 
 
 def a_wheel(path: Path, members: dict[str, bytes], mode: int = 0o755) -> Path:

@@ -141,5 +141,13 @@ def start() -> None:
     sys.meta_path.insert(0, _Finder)
     if any(name in sys.modules for name in _awaited):
         _thread.executes = True
-        _replace()
-        _thread.executes = False
+        try:
+            _replace()
+        except ImportError as error:  # as in a pex, which adds the folders of packages one by one
+            print(
+                f"MP_ALL=1 has no effect: multiprocessing was imported before mp_all can be: {error}. "
+                "Start the program by `python -m mp_all`",
+                file=sys.stderr,
+            )
+        finally:
+            _thread.executes = False
