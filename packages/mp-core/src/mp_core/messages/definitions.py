@@ -337,45 +337,50 @@ def _set_class(kind: type, state: Any) -> None:
         setter(kind, inner)
 
 
-# What the main module had at a fork: objects by their identities, and identities by `id`. Of an object that has no
-# weak references, its `id` by its name has to do.
-_kept: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_keys: dict[int, str] = {}
+# What the main module had at a fork: objects by their identities, and both by `id`. Of an object that has no weak
+# references, its `id` by its name has to do.
+_kept: dict[str, weakref.ref[Any]] = {}
+_known: dict[int, tuple[str, weakref.ref[Any]]] = {}
 _ids: dict[str, int] = {}
 
 
 def identify() -> None:
     """Give what the main module has its identities, which a process that is forked now then knows."""
-    global _keys, _ids
-    keys, ids = {id(thing): key for key, thing in list(_kept.items())}, {}
+    global _kept, _known, _ids
+    names, ids = vars(sys.modules["__main__"]), {}
+    if len(_kept) > 2 * len(names) + 100:  # a notebook's, of which most may have gone
+        _kept = {key: kept for key, kept in _kept.items() if kept() is not None}
+        _known = {place: known for place, known in _known.items() if known[1]() is not None}
     for thing in own_definitions():
         if isinstance(thing, type):
             _identity(thing)
-        _keep(thing, keys)
-    for name, thing in list(vars(sys.modules["__main__"]).items()):
+        _keep(thing)
+    for name, thing in list(names.items()):
         if not type(thing).__weakrefoffset__:
             ids[name] = id(thing)
         elif not issubclass(type(thing), ModuleType):
-            _keep(thing, keys)
-    _keys, _ids = keys, ids
+            _keep(thing)
+    _ids = ids
 
 
-def _keep(thing: Any, keys: dict[int, str]) -> None:
-    if id(thing) not in keys:
-        keys[id(thing)] = key = _new_identity()
-        _kept[key] = thing
+def _keep(thing: Any) -> None:
+    known = _known.get(id(thing))
+    if known is None or known[1]() is not thing:
+        key, kept = _new_identity(), weakref.ref(thing)
+        _kept[key], _known[id(thing)] = kept, (key, kept)
 
 
 def _key(thing: Any, name: str) -> str | int | None:
-    key = _keys.get(id(thing), "")
-    if _kept.get(key) is thing:
-        return key
+    known = _known.get(id(thing))
+    if known is not None and known[1]() is thing:
+        return known[0]
     return id(thing) if _ids.get(name) == id(thing) else None
 
 
 def _inherited(key: str | int, name: str, refusal: str) -> Any:
     if isinstance(key, str):
-        thing = _kept.get(key)
+        kept = _kept.get(key)
+        thing = None if kept is None else kept()
     else:
         thing = vars(sys.modules["__main__"]).get(name)
         thing = thing if id(thing) == key else None

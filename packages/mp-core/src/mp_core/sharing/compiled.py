@@ -33,8 +33,8 @@ def _load_block() -> Any:
             )
         if not os.path.isdir(_FOLDER):
             raise ImportError(
-                f"{_FOLDER} is in an archive, from which no compiled module can be imported: unpack it, as shiv and pex "
-                "do, or set MP_WITHOUT_LIBSHM=1 for portable sharing"
+                f"{_FOLDER} is in an archive, from which no compiled module can be imported: unpack it, as shiv and "
+                "pex do, or set MP_WITHOUT_LIBSHM=1 for portable sharing"
             )
         raise ImportError(
             "this mp-core has no libshm (mp_core._libshm): it was built with MP_WITHOUT_LIBSHM=1. Install mp-core "
