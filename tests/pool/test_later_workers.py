@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support.processes import ended
 from support.scripts import run_python, run_script, succeeded
 from support.waiting import until
 
@@ -194,6 +195,39 @@ def test_without_pidfds_a_pool_replaces_its_workers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "pidfd_open", refuse)
     with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
         assert len({pool.apply(tasks.own_pid) for _ in range(6)}) == 6
+
+
+def test_a_later_worker_runs_finalizers_and_ends_its_children_as_the_first_one_does(tmp_path: Path) -> None:
+    program = f"""
+        import atexit
+        import os
+        import time
+        from multiprocessing import util
+
+        import mp_all as mp
+
+        def note(name):
+            open({str(tmp_path)!r} + f"/{{name}} {{os.getpid()}}", "w").close()
+
+        def work(i):
+            util.Finalize(None, note, ("finalized",), exitpriority=5)
+            atexit.register(note, "exited")  # from 3.13 on a child runs it
+            child = mp.Process(target=time.sleep, args=(600,), daemon=True)
+            child.start()
+            return os.getpid(), child.pid
+
+        if __name__ == "__main__":
+            with mp.ProcessPoolExecutor(1, mp_context=mp.get_context("fork"), max_tasks_per_child=1) as executor:
+                for pids in executor.map(work, range(3)):
+                    print(*pids)
+    """
+    pids = [line.split() for line in succeeded(run_script(tmp_path, program)).splitlines()]
+    names = {path.name for path in tmp_path.iterdir()}
+    for worker, child in pids:
+        assert f"finalized {worker}" in names
+        assert (f"exited {worker}" in names) == (sys.version_info >= (3, 13))
+        assert until(lambda child=child: ended(int(child)), tasks.PATIENCE)
+    assert len(pids) == 3
 
 
 def test_a_later_worker_that_nobody_can_watch_is_ended_and_another_takes_its_place(

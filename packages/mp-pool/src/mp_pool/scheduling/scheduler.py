@@ -305,7 +305,7 @@ class Scheduler(Workers):
         self._ask(self.dispatcher.recall_all)
 
     def await_starts(self) -> None:
-        """Wait a moment until the processes are started that the tasks so far need."""
+        """Wait until the processes are started that the tasks so far need, for at most `ASKED` seconds."""
         self._ask(lambda: None)
 
     def check_cancel(self, running: bool) -> None:
@@ -416,7 +416,7 @@ class Scheduler(Workers):
         """
         if not self.is_own():
             return False
-        # No call between the two lines: another thread would end the pool there, and the state would lose it.
+        # No call between the test and the assignment: the pool could end there, and the state would lose it.
         if self.state == ENDED:
             return False
         self.state = TERMINATED

@@ -30,6 +30,7 @@ the zygote opens before it can have reaped the worker, so the pid cannot be anot
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import atexit
 import errno
 import functools
 import gc
@@ -43,8 +44,8 @@ import struct
 import sys
 import threading
 from contextlib import suppress
+from multiprocessing import popen_fork, util
 from multiprocessing import process as _process
-from multiprocessing import util
 
 from mp_core.sharing.backend import TryLock, recorders
 from mp_core.system.descriptor import Descriptor, close_in_children, keep_in_children, readable
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
 
 LIMIT = 10.0  # seconds for its answer
 UNKNOWN = 255  # the exit code of a worker whose zygote has died
+
+# Whether the children of `popen_fork` run the handlers of atexit, as from 3.13 on.
+HAS_EXIT_HANDLERS = hasattr(popen_fork, "atexit")
 
 # What the zygote sends: the pid, and an error number of its start, or its exit code.
 STARTED, ENDED = 0, 1
@@ -131,15 +135,14 @@ class Zygote:
         """
         Return what forks the worker of a request, which calls *close*, and returns its pid.
 
-        `Process.start` would do what the parent has done, and touch twice as much memory, which a fork has to copy.
+        It does without `Process.start`, whose checks and records are the parent's, and which touches twice as much
+        memory: a fork has to copy it. The child does what multiprocessing's does (`popen_fork`), exit handlers too.
         """
         for recorder in recorders:
             recorder.name_process("zygote of a pool")
         collects, thaws = gc.isenabled(), not gc.get_freeze_count()
         gc.disable()  # the program's objects are left as they are
-        ends = WorkerEnds()
-        process = self._make(target=work, args=(ends, self._settings))
-        process._parent_pid = os.getppid()
+        parent = os.getppid()
 
         def start(request: bytes, fds: list[int], close: Callable[[], None]) -> int:
             name, identity, index, modules = pickle.loads(request)
@@ -157,19 +160,25 @@ class Zygote:
                 return pid
             code = 1
             try:
+                if HAS_EXIT_HANDLERS:
+                    atexit._clear()
+                    atexit.register(util._exit_function)  # type: ignore[attr-defined]
                 close()
                 if thaws:
                     gc.unfreeze()
                 if collects:
                     gc.enable()
-                process.name, process._identity = name, identity
+                ends = WorkerEnds(*fds)
                 ends.index, ends.stacks, ends.death = index, self._stacks, os.dup(self._death)
-                ends.fd, ends.memory = fds[0], fds[1] if len(fds) > 1 else -1
+                process = self._make(target=work, args=(ends, self._settings))
+                process.name, process._identity, process._parent_pid = name, identity, parent
                 _signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})  # `work` unblocks it
                 if beside_threads:
                     leave_alone()  # a thread of the pool's process may have had the lock of its `sys.stdin`
                 code = process._bootstrap(parent_sentinel=self._death)
             finally:
+                if HAS_EXIT_HANDLERS:
+                    atexit._run_exitfuncs()
                 os._exit(code)
 
         return start
@@ -354,7 +363,8 @@ def _serve(requests: Any, starter: Callable[[], Start]) -> NoReturn:
                     pidfd = os.pidfd_open(pid)
                 except OSError as error:
                     if pid:
-                        os.kill(pid, signal.SIGKILL)
+                        with suppress(ProcessLookupError):  # it has ended, and the program ignores SIGCHLD
+                            os.kill(pid, signal.SIGKILL)
                         _reap(pid)
                     requests.send(ANSWER.pack(STARTED, 0, error.errno or errno.EAGAIN))
                     continue
