@@ -27,6 +27,7 @@ sys.path.insert(0, {str(STARTUP.parent)!r})
 import multiprocessing
 import _mp_all_startup
 _mp_all_startup.start()
+import concurrent.futures.process
 print(multiprocessing.Pool.__self__.__class__.__module__, _mp_all_startup._thread.executes)
 """
     done = run_python("-S", "-c", program, MP_ALL="1", PYTHONPATH="")

@@ -144,6 +144,8 @@ def start() -> None:
         try:
             _replace()
         except ImportError as error:  # as in a pex, which adds the folders of packages one by one
+            sys.meta_path.remove(_Finder)
+            _awaited = frozenset()
             print(
                 f"MP_ALL=1 has no effect: multiprocessing was imported before mp_all can be: {error}. "
                 "Start the program by `python -m mp_all`",
