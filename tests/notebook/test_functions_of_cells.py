@@ -49,7 +49,6 @@ def test_functions_and_classes_of_a_program_without_a_file_run_in_other_processe
 WHAT_CANNOT_BE_PICKLED = """
 import functools
 import os
-import sqlite3
 import threading
 from concurrent.futures import ProcessPoolExecutor
 
@@ -57,9 +56,6 @@ import mp_all as mp
 
 LOCK = threading.Lock()
 FILE = open(os.devnull, "w")
-TABLE = sqlite3.connect(":memory:")
-TABLE.execute("create table numbers (number)")
-TABLE.execute("insert into numbers values (5)")
 ROWS = (row for row in [7] * 99)
 NUMBER = 10
 
@@ -71,10 +67,6 @@ def lock(i):
 
 def write(i):
     return FILE.write("x" * i)
-
-
-def query(i):
-    return TABLE.execute("select number from numbers").fetchone()[0] + i
 
 
 def follow(i):
@@ -126,7 +118,7 @@ fork = mp.get_context("fork")
 for make in (lambda: fork.Pool(2), lambda: mp.ProcessPoolExecutor(1, mp_context=fork)):
     with make() as pool:
         for function, result in (
-            (lock, 13), (write, 3), (query, 8), (follow, 10), (dispatch, "an int"), (use_class, 3), (closure, 3)
+            (lock, 13), (write, 3), (follow, 10), (dispatch, "an int"), (use_class, 3), (closure, 3)
         ):
             assert list(pool.map(function, [3, 3])) == [result, result], function
         NUMBER = 20
@@ -146,6 +138,70 @@ for make in (lambda: fork.Pool(2), lambda: mp.ProcessPoolExecutor(1, mp_context=
         print(list(pool.map(lock, [3])))
 """
     assert succeeded(run_python("-", stdin=program)) == "True [13]\n" * 2
+
+
+def test_a_worker_keeps_what_its_initializer_has_made_in_the_place_of_what_cannot_be_pickled() -> None:
+    program = f"""{WHAT_CANNOT_BE_PICKLED}
+def make_own():
+    global LOCK
+    LOCK = threading.RLock()
+
+
+def kind(i):
+    with LOCK:
+        return type(LOCK).__name__
+
+
+for method in ("fork", "spawn"):
+    with mp.get_context(method).Pool(1, make_own) as pool:
+        print([pool.apply(kind, (0,)) for _ in range(3)] == ["RLock"] * 3, pool.map(kind, [0]))
+"""
+    assert succeeded(run_python("-", stdin=program)) == "True ['RLock']\n" * 2
+
+
+def test_what_is_sent_beside_what_cannot_be_pickled_leaves_no_descriptor_and_no_memory() -> None:
+    program = f"""{WHAT_CANNOT_BE_PICKLED}
+import socket
+
+import numpy as np
+
+one, other = socket.socketpair()
+array = np.zeros(100_000)
+
+
+def use(i):
+    with LOCK:
+        return one.fileno() > 0 and array.size
+
+
+with mp.get_context("fork").Pool(1) as pool:
+    pool.apply(use, (0,))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(30):
+        assert pool.apply(use, (0,)) == 100_000
+    print(len(os.listdir("/proc/self/fd")) <= before + 5, mp.memory_stats()["in_flight_bytes"])
+"""
+    assert succeeded(run_python("-", stdin=program)) == "True 0\n"
+
+
+def test_an_error_that_a_reducer_raises_again_and_again_arrives() -> None:
+    program = f"""{WHAT_CANNOT_BE_PICKLED}
+error = ValueError("once")
+error.add_note("the note")
+
+
+class Refuses:
+    def __reduce__(self):
+        raise error
+
+
+with mp.get_context("fork").Pool(1) as pool:
+    try:
+        pool.apply(functools.partial(lambda thing: thing, Refuses()))
+    except ValueError as raised:
+        print(raised is error)
+"""
+    assert succeeded(run_python("-", stdin=program)) == "True\n"
 
 
 def test_a_process_that_was_not_forked_with_it_says_what_it_lacks() -> None:

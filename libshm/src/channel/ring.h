@@ -162,7 +162,7 @@ void mpshm__ring_copy(struct mpshm__view *view, const struct mpshm__record *reco
  * let another process run first, so what has to follow the one at once comes before the other. */
 void mpshm__ring_advance(struct mpshm__view *view, const struct mpshm__record *record);
 void mpshm__ring_wake_writers(struct mpshm__view *view, const struct mpshm__record *record);
-/* Both. */
+/* Advance, then wake. */
 void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *record);
 /* Under read_lock: remove the rest of messages that no process reads any more. As ring_peek. */
 int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record);

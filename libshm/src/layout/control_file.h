@@ -120,7 +120,7 @@ struct mpshm__control {
     _Atomic uint64_t cache_limit;
     _Atomic uint64_t ready;           /* 1 when a manager has filled this in */
     _Atomic uint64_t far;             /* 1 when a slot beyond the near ones has ever been taken */
-    char version[24];                 /* of the library that created the file, for error messages */
+    char version[24];                 /* of the library that created the file */
     _Atomic uint32_t cache_unwatched; /* 1: the process that caches first wakes the manager; see
                                          cache_limit.c */
     _Atomic uint32_t manager_starts;  /* how many managers the session has had */

@@ -30,7 +30,8 @@ Note [What cannot be pickled]
 A function may use a lock, an open file or a connection of the main module. A child that was forked has it, and
 multiprocessing, which sends the function by its name there, lets it use that. So what the main module has gets an
 identity before each fork as well, and a message whose definitions cannot be pickled is pickled again: it names what
-cannot be pickled and has an identity. A receiver with another one, or that was not forked, has the error:
+cannot be pickled and has an identity. A receiver with another one, or that was not forked, has the error, unless it has
+set that global itself. What has no weak references, as a list, has no identity: it could be another by now.
 
     LOCK = Lock()          identity 1
     Pool(2) --fork-->      the workers know 1 as their own LOCK
@@ -49,10 +50,11 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import process
+from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from types import FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 
 from mp_core.children.main_module import (
     is_in_each_main,
@@ -61,7 +63,6 @@ from mp_core.children.main_module import (
     note_main,
     own_definitions,
 )
-from mp_core.sharing.backend import pickled
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
 
@@ -73,6 +74,11 @@ if TYPE_CHECKING:
 _OF_MAIN = ("__main__", "builtins")
 _SINGLETONS = (type(None), type(...), type(NotImplemented))
 _Cached: Any = type(functools.lru_cache(len))
+_OF_CACHE = ("__wrapped__", "cache_parameters")
+# The reducers of multiprocessing for what has functions in it.
+_OF_FUNCTIONS = ("_reduce_method", "_reduce_method_descriptor", "_reduce_partial")
+# The code of functions that were sent with what cannot be pickled: there is no use in trying without.
+_refused: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
 
 class Pickler(ForkingPickler):
@@ -106,39 +112,40 @@ class Pickler(ForkingPickler):
         if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):
             return NotImplemented
         if self.inherits:
-            return self._named(thing, thing.__qualname__) or self._definition(thing)
+            if self._is_refused(thing, thing.__qualname__):
+                return _inherited, (_identity_of(thing), thing.__qualname__)
+        elif kind is FunctionType and thing.__code__ in _refused and get_spawning_popen() is None:
+            raise RefusedError
         return self._definition(thing)
 
-    def _named(self, thing: Any, name: str) -> Any:
-        """Return the reduction of *thing* by its identity if it cannot be pickled, otherwise None."""
-        refusal = self._refusal(thing, name)
-        if refusal is None:
-            return None
-        return _inherited, (_key(thing, name), name, f"{type(refusal).__name__}: {refusal}")
+    def _is_refused(self, thing: Any, name: str) -> bool:
+        """
+        Tell whether *thing*, which has an identity then, cannot be pickled though what it uses goes by its identity.
 
-    def _refusal(self, thing: Any, name: str) -> Exception | None:
-        """Return why *thing*, which has an identity, cannot be pickled; None if it can, or is being tried."""
+        Of a function, its globals do not count: each is asked for itself.
+        """
         tried: dict[int, Any] = vars(self).setdefault("_tried", {})
         if id(thing) not in tried:
-            tried[id(thing)] = None, thing
-            trial = type(self)(io.BytesIO()) if type(self) in (Inheriting, InheritingMain) else Inheriting(io.BytesIO())
+            tried[id(thing)] = False, thing  # while it is tried
+            trial = _Trial(io.BytesIO(), 5)
             trial._tried = tried
             try:
-                pickled(trial.dump, thing)
+                trial.dump(_own_parts(thing) if type(thing) is FunctionType else thing)
             except Exception as error:
-                if is_of_handler(error) or isinstance(error, _UnknownError):
+                if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and _is_definition(thing)):
                     raise
-                if _key(thing, name) is None:
-                    raise _UnknownError(name) from error
-                tried[id(thing)] = error, thing
-        found: Exception | None = tried[id(thing)][0]
-        return found
+                if _identity_of(thing) is None:
+                    raise _UnknownError(repr(name)) from error
+                tried[id(thing)] = True, thing
+        refused: bool = tried[id(thing)][0]
+        return refused
 
     def _definition(self, thing: Any) -> Any:
         if type(thing) is _Cached:
             note_main(thing.__wrapped__)
             parameters = thing.cache_parameters()
-            return _cached, (thing.__wrapped__, parameters["maxsize"], parameters["typed"])
+            state = {name: value for name, value in vars(thing).items() if name not in _OF_CACHE}
+            return _cached, (thing.__wrapped__, parameters["maxsize"], parameters["typed"]), state
         length = getattr(thing, "_length_", None) if type(thing).__module__ == "_ctypes" else None
         if length is not None and thing is thing._type_ * length:
             return operator.mul, (thing._type_, length)  # its metaclass makes no class by a call
@@ -163,15 +170,21 @@ class Pickler(ForkingPickler):
             return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
         if self.inherits:
-            needed = {name: self._value(name, value) for name, value in needed.items()}
+            needed = self._inheriting(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function
 
-    def _value(self, name: str, value: Any) -> Any:
-        """Return what stands for a global in the message."""
-        if issubclass(type(value), FunctionType | type | ModuleType | _Cached):
-            return value
-        named = self._named(value, name)
-        return value if named is None else PickledCall(named[0], *named[1])
+    def _inheriting(self, code: CodeType, needed: dict[str, Any]) -> dict[str, Any]:
+        """Return the globals that the code reads, with what stands for those that cannot be pickled."""
+        read = {name for name in needed if any(_reads(each, name) for each in _codes(code))}
+        found = {name: value for name, value in needed.items() if name in read}
+        for name, value in found.items():
+            try:
+                if not _is_definition(value) and self._is_refused(value, name):
+                    found[name] = _Inherited(_identity_of(value), name)
+                    _refused.add(code)
+            except _UnknownError as error:
+                raise _UnknownGlobalError(repr(name)) from error
+        return found
 
 
 def _is_imported(module: ModuleType) -> bool:
@@ -184,12 +197,27 @@ class MainPickler(Pickler):
     _main_only = True
 
 
-class _UnknownError(Exception):
-    """What has this name in the main module cannot be pickled, and has no identity: its users cannot be sent either."""
+class RefusedError(Exception):
+    """A function uses what cannot be pickled, as one time before."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.add_note(f"what cannot be pickled is {name!r} of the main module")
+
+def forget_refused() -> None:
+    """Have functions tried again that were refused."""
+    _refused.clear()
+
+
+class _UnknownError(Exception):
+    """What has this name cannot be pickled, and has no identity: what uses it cannot be sent either."""
+
+
+class _UnknownGlobalError(_UnknownError):
+    """The same of a global: a receiver must not use its own, which may be another object."""
+
+
+def note_unknown(error: BaseException, first: BaseException) -> None:
+    """Note in *first* what *error*, of a pickler that inherits, says of the same object."""
+    if isinstance(error, _UnknownError):
+        first.add_note(f"what cannot be pickled is {error}")
 
 
 class Inheriting(Pickler):
@@ -202,6 +230,42 @@ class InheritingMain(MainPickler):
     """A `MainPickler` that inherits."""
 
     inherits = True
+
+
+class _Trial(Inheriting):
+    """Finds out whether something can be pickled; what has a reducer for messages can, and is not copied for it."""
+
+    def override(self, thing: Any) -> Any:
+        kind = type(thing)
+        try:
+            reducer = ForkingPickler._extra_reducers[kind]  # type: ignore[attr-defined]
+        except KeyError:
+            return NotImplemented
+        return NotImplemented if reducer.__name__ in _OF_FUNCTIONS else (bool, ())
+
+
+def _is_definition(thing: Any) -> bool:
+    return issubclass(type(thing), FunctionType | type | ModuleType | _Cached)
+
+
+def _own_parts(function: Any) -> Any:
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    return function.__defaults__, function.__kwdefaults__, vars(function), cells
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code, and that of the functions in it."""
+    yield code
+    for each in code.co_consts:
+        if type(each) is CodeType:
+            yield from _codes(each)
+
+
+def _reads(code: CodeType, name: str) -> bool:
+    """Tell whether the code reads a name; it may only set it."""
+    import dis
+
+    return any(each.argval == name and each.opname.startswith("LOAD") for each in dis.get_instructions(code))
 
 
 def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
@@ -277,7 +341,7 @@ def _set_globals(main: dict[str, Any], needed: dict[str, Any]) -> None:
     assert _given is not None
     for name, value in needed.items():
         if name not in main or (name in _given and main[name] is _given[name]):
-            main[name] = _given[name] = value
+            main[name] = _given[name] = _inherited(value.identity, value.name) if type(value) is _Inherited else value
         else:
             _given.pop(name, None)
 
@@ -337,57 +401,62 @@ def _set_class(kind: type, state: Any) -> None:
         setter(kind, inner)
 
 
-# What the main module had at a fork: objects by their identities, and both by `id`. Of an object that has no weak
-# references, its `id` by its name has to do.
-_kept: dict[str, weakref.ref[Any]] = {}
-_known: dict[int, tuple[str, weakref.ref[Any]]] = {}
-_ids: dict[str, int] = {}
+# What the main module had at a fork: the references to objects by their identities, and with these by `id`.
+_by_identity: dict[str, weakref.ref[Any]] = {}
+_at: dict[int, tuple[str, weakref.ref[Any]]] = {}
 
 
 def identify() -> None:
     """Give what the main module has its identities, which a process that is forked now then knows."""
-    global _kept, _known, _ids
-    names, ids = vars(sys.modules["__main__"]), {}
-    if len(_kept) > 2 * len(names) + 100:  # a notebook's, of which most may have gone
-        _kept = {key: kept for key, kept in _kept.items() if kept() is not None}
-        _known = {place: known for place, known in _known.items() if known[1]() is not None}
-    for thing in own_definitions():
-        if isinstance(thing, type):
-            _identity(thing)
-        _keep(thing)
-    for name, thing in list(names.items()):
-        if not type(thing).__weakrefoffset__:
-            ids[name] = id(thing)
-        elif not issubclass(type(thing), ModuleType):
-            _keep(thing)
-    _ids = ids
+    global _by_identity, _at
+    names = vars(sys.modules["__main__"])
+    with _lock:
+        if len(_by_identity) > 2 * len(names) + 100:  # a notebook's, of which most may have gone
+            _by_identity = {key: known for key, known in _by_identity.items() if known() is not None}
+            _at = {place: entry for place, entry in _at.items() if entry[1]() is not None}
+        for thing in own_definitions():
+            if isinstance(thing, type):
+                _identity(thing)
+            _identify(thing)
+        for thing in list(names.values()):
+            # Of one that has no weak references, as a list, nobody knows whether it is still the same.
+            if type(thing).__weakrefoffset__ and not issubclass(type(thing), ModuleType):
+                _identify(thing)
 
 
-def _keep(thing: Any) -> None:
-    known = _known.get(id(thing))
-    if known is None or known[1]() is not thing:
-        key, kept = _new_identity(), weakref.ref(thing)
-        _kept[key], _known[id(thing)] = kept, (key, kept)
+def _identify(thing: Any) -> None:
+    if _identity_of(thing) is None:
+        key, known = _new_identity(), weakref.ref(thing)
+        _by_identity[key], _at[id(thing)] = known, (key, known)
 
 
-def _key(thing: Any, name: str) -> str | int | None:
-    known = _known.get(id(thing))
-    if known is not None and known[1]() is thing:
-        return known[0]
-    return id(thing) if _ids.get(name) == id(thing) else None
+def _identity_of(thing: Any) -> str | None:
+    key, known = _at.get(id(thing), (None, None))
+    return key if known is not None and known() is thing else None
 
 
-def _inherited(key: str | int, name: str, refusal: str) -> Any:
-    if isinstance(key, str):
-        kept = _kept.get(key)
-        thing = None if kept is None else kept()
-    else:
-        thing = vars(sys.modules["__main__"]).get(name)
-        thing = thing if id(thing) == key else None
+def has_identities() -> bool:
+    """Tell whether a child was forked that knows some."""
+    return bool(_by_identity)
+
+
+class _Inherited:
+    """Stands in a message for a global that its receiver has."""
+
+    def __init__(self, identity: Any, name: str) -> None:
+        self.identity, self.name = identity, name
+
+    def __reduce__(self) -> Any:
+        return _Inherited, (self.identity, self.name)
+
+
+def _inherited(identity: str, name: str) -> Any:
+    known = _by_identity.get(identity)
+    thing = None if known is None else known()
     if thing is None:
         raise pickle.UnpicklingError(
-            f"{name!r} of the main module cannot be pickled ({refusal}), and this process was not forked with it: "
-            "start the process or the pool after it is made, by fork, or make it in the process"
+            f"{name!r} of the main module cannot be pickled, and this process was not forked with it: start the "
+            "process or the pool after it is made, by fork, or make it in the process"
         )
     return thing
 

@@ -136,24 +136,32 @@ def _dumps_of_main(obj: Any) -> Any:
 
 def _with_definitions(wrap: Callable[..., Any], obj: Any, pickler: Any, inheriting: Any) -> Any:
     """Pickle *obj*; if that fails, once more with what forked children have, see Note [What cannot be pickled]."""
+    definitions = imports.load("mp_core.messages.definitions")
     mark = child_descriptors.mark()
     try:
         return wrap(_pickle, pickler, obj)
+    except definitions.RefusedError:
+        first = None
     except Exception as error:
-        if is_of_handler(error) or get_spawning_popen() is not None:  # a new process has nothing
+        # A new process has inherited nothing.
+        if is_of_handler(error) or get_spawning_popen() is not None or not definitions.has_identities():
             raise
-        child_descriptors.take_back(mark)
         first = error
+    child_descriptors.take_back(mark)
     try:
         return wrap(_pickle, inheriting, obj)
     except Exception as error:
         if is_of_handler(error):
             raise
-        for note in getattr(error, "__notes__", ()):
-            first.add_note(note)
-        raise first from None
+        second = error
+    try:
+        if first is None:
+            definitions.forget_refused()
+            return _with_definitions(wrap, obj, pickler, inheriting)  # it may be possible by now; or says why not
+        definitions.note_unknown(second, first)
+        raise first
     finally:
-        del first  # its traceback has this frame
+        del first, second  # their tracebacks have this frame
 
 
 class _MainIsNamed(Exception):
