@@ -50,7 +50,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import process
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
@@ -77,6 +77,7 @@ _Cached: Any = type(functools.lru_cache(len))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
 # The reducers of multiprocessing for what has functions in it.
 _OF_FUNCTIONS = ("_reduce_method", "_reduce_method_descriptor", "_reduce_partial")
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 # The code of functions that were sent with what cannot be pickled: there is no use in trying without.
 _refused: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
@@ -93,7 +94,7 @@ class Pickler(ForkingPickler):
     same_main = False
     inherits = False
     _main_only = False
-    _tried: dict[int, Any]  # why it cannot be pickled, or None, and the thing, by `id`
+    _tried: dict[int, Any]  # whether it is refused, and the thing, by `id`
 
     def reducer_override(self, thing: Any) -> Any:
         """Return the reduction of *thing*, or NotImplemented for the usual one."""
@@ -170,12 +171,12 @@ class Pickler(ForkingPickler):
             return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
         if self.inherits:
-            needed = self._inheriting(thing.__code__, needed)
+            needed = self._stand_ins(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function
 
-    def _inheriting(self, code: CodeType, needed: dict[str, Any]) -> dict[str, Any]:
+    def _stand_ins(self, code: CodeType, needed: dict[str, Any]) -> dict[str, Any]:
         """Return the globals that the code reads, with what stands for those that cannot be pickled."""
-        read = {name for name in needed if any(_reads(each, name) for each in _codes(code))}
+        read = _read_in(code)
         found = {name: value for name, value in needed.items() if name in read}
         for name, value in found.items():
             try:
@@ -253,19 +254,12 @@ def _own_parts(function: Any) -> Any:
     return function.__defaults__, function.__kwdefaults__, vars(function), cells
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code, and that of the functions in it."""
-    yield code
-    for each in code.co_consts:
-        if type(each) is CodeType:
-            yield from _codes(each)
-
-
-def _reads(code: CodeType, name: str) -> bool:
-    """Tell whether the code reads a name; it may only set it."""
+def _read_in(code: CodeType) -> set[Any]:
+    """Return the names that the code reads, and the functions in it; it may only set others."""
     import dis
 
-    return any(each.argval == name and each.opname.startswith("LOAD") for each in dis.get_instructions(code))
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in _READS}
+    return names.union(*(_read_in(each) for each in code.co_consts if type(each) is CodeType))
 
 
 def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
