@@ -68,15 +68,17 @@ from mp_core.system.pickled_call import PickledCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
 _SINGLETONS = (type(None), type(...), type(NotImplemented))
 _Cached: Any = type(functools.lru_cache(len))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
-# The reducers of multiprocessing for what has functions in it.
-_OF_FUNCTIONS = ("_reduce_method", "_reduce_method_descriptor", "_reduce_partial")
+#: The reducers of multiprocessing for what has functions in it.
+OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 # The code of functions that were sent with what cannot be pickled: there is no use in trying without.
 _refused: weakref.WeakSet[CodeType] = weakref.WeakSet()
@@ -116,7 +118,7 @@ class Pickler(ForkingPickler):
             if self._is_refused(thing, thing.__qualname__):
                 return _inherited, (_identity_of(thing), thing.__qualname__)
         elif kind is FunctionType and thing.__code__ in _refused and get_spawning_popen() is None:
-            raise RefusedError
+            raise _RefusedError
         return self._definition(thing)
 
     def _is_refused(self, thing: Any, name: str) -> bool:
@@ -198,13 +200,8 @@ class MainPickler(Pickler):
     _main_only = True
 
 
-class RefusedError(Exception):
+class _RefusedError(Exception):
     """A function uses what cannot be pickled, as one time before."""
-
-
-def forget_refused() -> None:
-    """Have functions tried again that were refused."""
-    _refused.clear()
 
 
 class _UnknownError(Exception):
@@ -215,10 +212,36 @@ class _UnknownGlobalError(_UnknownError):
     """The same of a global: a receiver must not use its own, which may be another object."""
 
 
-def note_unknown(error: BaseException, first: BaseException) -> None:
-    """Note in *first* what *error*, of a pickler that inherits, says of the same object."""
-    if isinstance(error, _UnknownError):
-        first.add_note(f"what cannot be pickled is {error}")
+def pickled_or_inherited(attempt: Callable[[bool], T]) -> T:
+    """
+    Return *attempt(False)*; if that cannot pickle something, *attempt(True)*, whose pickler inherits.
+
+    See Note [What cannot be pickled]. If that fails too, the error is the first one, with a note.
+    """
+    try:
+        return attempt(False)
+    except _RefusedError:
+        first = None
+    except Exception as error:
+        # A new process has inherited nothing.
+        if is_of_handler(error) or get_spawning_popen() is not None or not _by_identity:
+            raise
+        first = error
+    try:
+        return attempt(True)
+    except Exception as error:
+        if is_of_handler(error):
+            raise
+        second = error
+    try:
+        if first is None:
+            _refused.clear()
+            return pickled_or_inherited(attempt)  # it may be possible by now; or says why not
+        if isinstance(second, _UnknownError):
+            first.add_note(f"what cannot be pickled is {second}")
+        raise first
+    finally:
+        del first, second  # their tracebacks have this frame
 
 
 class Inheriting(Pickler):
@@ -242,7 +265,7 @@ class _Trial(Inheriting):
             reducer = ForkingPickler._extra_reducers[kind]  # type: ignore[attr-defined]
         except KeyError:
             return NotImplemented
-        return NotImplemented if reducer.__name__ in _OF_FUNCTIONS else (bool, ())
+        return NotImplemented if reducer.__name__ in OF_FUNCTIONS else (bool, ())
 
 
 def _is_definition(thing: Any) -> bool:
@@ -427,11 +450,6 @@ def _identify(thing: Any) -> None:
 def _identity_of(thing: Any) -> str | None:
     key, known = _at.get(id(thing), (None, None))
     return key if known is not None and known() is thing else None
-
-
-def has_identities() -> bool:
-    """Tell whether a child was forked that knows some."""
-    return bool(_by_identity)
 
 
 class _Inherited:

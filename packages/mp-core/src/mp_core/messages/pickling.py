@@ -44,7 +44,6 @@ import io
 import pickle
 import re
 from collections.abc import Callable
-from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core.children import child_descriptors
@@ -130,38 +129,15 @@ def _dumps_of_main(obj: Any) -> Any:
         return in_message(_dump_without_main, obj)
     except (_MainIsNamed, *UNPICKLABLE):
         child_descriptors.take_back(mark)
-    definitions = imports.load("mp_core.messages.definitions")
-    return _with_definitions(in_message, obj, definitions.MainPickler, definitions.InheritingMain)
+    return _with_definitions(in_message, obj, main_only=True)
 
 
-def _with_definitions(wrap: Callable[..., Any], obj: Any, pickler: Any, inheriting: Any) -> Any:
-    """Pickle *obj*; if that fails, once more with what forked children have, see Note [What cannot be pickled]."""
+def _with_definitions(wrap: Callable[..., Any], obj: Any, main_only: bool = False) -> Any:
     definitions = imports.load("mp_core.messages.definitions")
-    mark = child_descriptors.mark()
-    try:
-        return wrap(_pickle, pickler, obj)
-    except definitions.RefusedError:
-        first = None
-    except Exception as error:
-        # A new process has inherited nothing.
-        if is_of_handler(error) or get_spawning_popen() is not None or not definitions.has_identities():
-            raise
-        first = error
-    child_descriptors.take_back(mark)
-    try:
-        return wrap(_pickle, inheriting, obj)
-    except Exception as error:
-        if is_of_handler(error):
-            raise
-        second = error
-    try:
-        if first is None:
-            definitions.forget_refused()
-            return _with_definitions(wrap, obj, pickler, inheriting)  # it may be possible by now; or says why not
-        definitions.note_unknown(second, first)
-        raise first
-    finally:
-        del first, second  # their tracebacks have this frame
+    plain, inheriting = definitions.Pickler, definitions.Inheriting
+    if main_only:
+        plain, inheriting = definitions.MainPickler, definitions.InheritingMain
+    return definitions.pickled_or_inherited(lambda inherits: wrap(_pickle, inheriting if inherits else plain, obj))
 
 
 class _MainIsNamed(Exception):
@@ -189,9 +165,8 @@ def pickled_for_task(dumps: Callable[..., Any], obj: Any, protocol: int | None =
         return pickled(dumps, obj, protocol)
     except UNPICKLABLE:
         child_descriptors.take_back(mark)
-        definitions = imports.load("mp_core.messages.definitions")
         try:
-            return _with_definitions(pickled, obj, definitions.Pickler, definitions.Inheriting)
+            return _with_definitions(pickled, obj)
         except Exception as error:
             raise error from None
 

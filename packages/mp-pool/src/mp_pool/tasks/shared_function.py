@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 INITIALIZER = 0  # its number
 
 SMALL = 16 * 1024  # bytes: a smaller buffer goes in the pickle
-# The reducers of multiprocessing whose pickle may be read more than once; those of connections and sockets may not.
-OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
-
 # A weak reference to a method.
 Forget = Callable[[], Callable[[int], None] | None] | None
 
@@ -100,19 +97,20 @@ def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool 
     """
     if task_messages.is_plain(function):
         return None  # its name is its pickle
-    for inherits in (False, True):
+
+    def attempt(inherits: bool) -> tuple[io.BytesIO, _Found, Any]:
         file, found = io.BytesIO(), _Found()
         pickler = _Pickler(file, found)
         pickler.inherits = inherits
-        try:
-            # The objects that make references have no place in a pickle that is read more than once.
-            references = pickled(pickler.dump, function).handles
-            break
-        except Exception as error:
-            if is_of_handler(error):
-                raise
-            if inherits or isinstance(error, _ForOneReceiver):
-                return None  # it is for one receiver, or each task fails with this error
+        # The objects that make references have no place in a pickle that is read more than once.
+        return file, found, pickled(pickler.dump, function).handles
+
+    try:
+        file, found, references = definitions.pickled_or_inherited(attempt)
+    except Exception as error:
+        if is_of_handler(error):
+            raise
+        return None  # it is for one receiver, or each task fails with this error
     if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None
     if kept and (found.own or found.buffers):
@@ -173,8 +171,8 @@ class _Pickler(definitions.Pickler):
         if reducer is None:
             return NotImplemented
         if reducer.__module__ == "multiprocessing.reduction":
-            if reducer.__name__ in OF_FUNCTIONS:
-                return NotImplemented
+            if reducer.__name__ in definitions.OF_FUNCTIONS:
+                return NotImplemented  # only the pickle of a connection or a socket is for one receiver
             raise _ForOneReceiver
         mode = fan_out_mode(reducer, thing)
         if mode == "out of band":

@@ -333,6 +333,7 @@ def _serve(requests: Any, starter: Callable[[], Start]) -> NoReturn:
     """Run the zygote: start the workers that are asked for, and report their ends."""
     try:
         start = starter()
+        # A worker that fails early would end the workers of the pool, as children of its own, at its exit.
         _process._children = set()  # type: ignore[attr-defined]
         children: dict[int, int] = {}  # the pid of each pidfd
         wanted = True
