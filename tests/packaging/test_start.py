@@ -301,6 +301,25 @@ def test_a_fork_during_the_first_use_in_another_thread_leaves_the_child_usable()
         assert succeeded(run_python("-W", "ignore::DeprecationWarning", "-c", program, **UNSET)) == "done\n"
 
 
+def test_a_fork_counts_no_references_to_the_globals_of_a_main_module_from_a_file(tmp_path: Path) -> None:
+    # A count is a write: the kernel would copy the page of each object, in each child.
+    program = """
+        import os, sys
+        import mp_all as mp
+        def main():
+            with mp.get_context("fork").Pool(1) as pool:  # imports what sends definitions
+                pool.map(abs, [1])
+            before = sys.getrefcount(THING)
+            if (pid := os.fork()) == 0:
+                os._exit(sys.getrefcount(THING) - before)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        THING = object()
+        if __name__ == "__main__":
+            main()
+    """
+    assert succeeded(run_script(tmp_path, program)) == "0\n"
+
+
 # ---- system calls ----------------------------------------------------------------------------------------------------
 
 PROGRAM = """

@@ -30,14 +30,12 @@ import fcntl
 import os
 import signal
 import threading
-import weakref
+
+from mp_core.system.descriptor import Descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-_open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
-_hooked = False
 
 
 class DeathPipe:
@@ -52,17 +50,11 @@ class DeathPipe:
     >>> pipe.close()
     """
 
-    _read = _write = -1
+    _read = -1
 
     def __init__(self) -> None:
-        global _hooked
-        _open.add(self)
-        if not _hooked:
-            _hooked = True
-            import mp_core.system.weak_sets  # noqa: F401
-
-            os.register_at_fork(after_in_child=_close_write_ends)
-        self._read, self._write = os.pipe()
+        self._write = Descriptor(closed_in_children=True)
+        self._read, self._write.fd = os.pipe()
 
     @property
     def fd(self) -> int:
@@ -74,25 +66,13 @@ class DeathPipe:
         Close both ends, which kills every child that has armed the read end. Idempotent; if a signal handler raises in
         the middle, call it again.
         """
-        self._close_write_end()
+        self._write.close()
         read, self._read = self._read, -1
         if read >= 0:
             os.close(read)
 
-    def _close_write_end(self) -> None:
-        write, self._write = self._write, -1
-        if write >= 0:
-            os.close(write)
-
     def __del__(self) -> None:
         self.close()
-
-
-def _close_write_ends() -> None:
-    from mp_core.system.weak_sets import members  # imported before the fork; a child that arms its end does not need it
-
-    for pipe in members(_open):
-        pipe._close_write_end()
 
 
 def arm(fd: int) -> bool:

@@ -480,7 +480,8 @@ def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> A
 def _begin_in_child() -> None:
     global _lock, _given
     _lock = threading.RLock()
-    _given = dict(vars(sys.modules["__main__"]))
+    # To count references to each global would copy the memory of all of them.
+    _given = None if main_can_be_imported() else dict(vars(sys.modules["__main__"]))
 
 
 if hasattr(os, "register_at_fork"):
