@@ -243,3 +243,51 @@ def test_arrays_of_initargs_are_copied_once(ctx: BaseContext, start_method: str,
 
     # A forked worker has inherited it.
     assert copied(use) == (0 if start_method == "fork" else BYTES)
+
+
+KEPT: list[Any] = []
+
+
+def keep(*things: Any) -> None:
+    KEPT.extend(things)
+
+
+class Holder:
+    """Has a queue, and a method for an initializer."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+
+    def keep(self) -> None:
+        KEPT.append(self.queue)
+
+
+def put_into_all(number: int) -> float:
+    array = 0.0
+    for thing in KEPT:
+        if isinstance(thing, np.ndarray):
+            array = float(thing.sum())
+        elif hasattr(thing, "acquire"):
+            with thing:
+                pass
+        else:
+            queue = thing[0] if isinstance(thing, list) else thing
+            queue.put(number)
+    return array
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+@pytest.mark.parametrize("beside", ["an array and a lock", "nothing", "the object of a method"])
+def test_an_initializer_may_have_queues(kind: str, beside: str, ctx: BaseContext) -> None:
+    queues = [ctx.SimpleQueue(), ctx.Queue(10), ctx.JoinableQueue()]
+    initializer, initargs = keep, (*queues[:2], [queues[2]])
+    if beside == "the object of a method":
+        del queues[1:]
+        initializer, initargs = Holder(queues[0]).keep, ()
+    elif beside == "an array and a lock":
+        initargs += (np.ones(LENGTH), ctx.Lock())
+    with tasks.either(kind, ctx, 2, initializer=initializer, initargs=initargs) as pool:
+        results = [pool.submit(put_into_all, number) for number in range(5)]
+        assert {wait() for wait in results} == {LENGTH if len(initargs) > 3 else 0.0}
+        for queue in queues:
+            assert sorted(queue.get() for _ in range(5)) == [0, 1, 2, 3, 4]

@@ -439,4 +439,4 @@ class JoinableQueue(Queue, queues.JoinableQueue):  # type: ignore[type-arg]
         self._writer._join()
 
 
-declare_one_receiver(SimpleQueue, Queue)
+declare_one_receiver(SimpleQueue, Queue, descriptors=True)

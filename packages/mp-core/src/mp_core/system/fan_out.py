@@ -20,17 +20,28 @@ if TYPE_CHECKING:
 
 _modes: dict[Any, Callable[[Any], FanOutMode]] = {}
 _for_one_receiver: tuple[type, ...] = ()
+_with_descriptors: tuple[type, ...] = ()
 
 
-def declare_one_receiver(*kinds: type) -> None:
-    """Declare that the pickle of an object of these *kinds* is an in-flight reference, good for one receiver."""
-    global _for_one_receiver
+def declare_one_receiver(*kinds: type, descriptors: bool = False) -> None:
+    """
+    Declare that the pickle of an object of these *kinds* is an in-flight reference, good for one receiver; and whether
+    it has *descriptors*.
+    """
+    global _for_one_receiver, _with_descriptors
     _for_one_receiver += kinds
+    if descriptors:
+        _with_descriptors += kinds
 
 
 def is_for_one_receiver(thing: Any) -> bool:
     """Return whether each receiver needs a pickle of *thing* of its own."""
     return isinstance(thing, _for_one_receiver)
+
+
+def has_descriptors(thing: Any) -> bool:
+    """Return whether the pickle of *thing* has descriptors, which a child gets best as it starts."""
+    return isinstance(thing, _with_descriptors)
 
 
 def declare(reducer: Any, mode: Callable[[Any], FanOutMode]) -> None:

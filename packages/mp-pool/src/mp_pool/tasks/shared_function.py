@@ -27,7 +27,6 @@ import pickle
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from multiprocessing.context import get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import get_sharing
@@ -37,7 +36,7 @@ from mp_core.messages import definitions
 from mp_core.messages.pickling import can_be_pickled
 from mp_core.sharing import backend
 from mp_core.sharing.backend import pickled
-from mp_core.system.fan_out import fan_out_mode, is_for_one_receiver
+from mp_core.system.fan_out import fan_out_mode, has_descriptors, is_for_one_receiver
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.tasks import task_messages
 from mp_pool.tasks.function_cache import FunctionReference, own_object
@@ -71,22 +70,12 @@ class SharedFunction:
             self._spans, self._block = _copied(buffers)
             backend.copied_bytes(sum(view.nbytes for view in buffers))
 
-    def announcement(self, starting: Any = None) -> tuple[int, Any, Handles]:
-        """
-        Pickle what one worker needs; return the kind of the message, the bytes and the in-flight references in them.
-
-        Locks may go to a child that is being started: *starting* is its Popen object.
-        """
+    def announcement(self) -> tuple[int, Any, Handles]:
+        """Pickle what one worker needs; return the kind of the message, the bytes, the in-flight references in them."""
         kind = task_messages.FUNCTION | (
             task_messages.RICH if self._own or self._block is not None else task_messages.PLAIN
         )
-        before = get_spawning_popen()
-        if starting is not None:
-            set_spawning_popen(starting)
-        try:
-            return kind, *dump_tracked((self._data, self._spans, self._block, self._own, self.kept))
-        finally:
-            set_spawning_popen(before)
+        return kind, *dump_tracked((self._data, self._spans, self._block, self._own, self.kept))
 
 
 def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool = False) -> SharedFunction | None:
@@ -111,8 +100,10 @@ def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool 
         if is_of_handler(error):
             raise
         return None  # it is for one receiver, or each task fails with this error
-    if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
+    if references or (found.own and not can_be_pickled(found.own)):
         return None
+    if number == INITIALIZER and any(map(has_descriptors, found.own)):
+        return None  # it goes with the arguments of each worker
     if kept and (found.own or found.buffers):
         return None
     buffers = [buffer.raw() for buffer in found.buffers]

@@ -137,7 +137,7 @@ class Worker:
         except (AttributeError, OSError):
             pass  # an old kernel, or a container that forbids it; or it has been reaped
         if initializer is not None:
-            self._announce(initializer, getattr(self.process, "_popen", None))
+            self._announce(initializer)
         self.sentinel: int = self.process.sentinel if self.death.fd < 0 else self.death.fd
 
     def abandon(self, gone: Any) -> None:
@@ -244,8 +244,8 @@ class Worker:
         while self.backlog and self._send(*self.backlog[0]):
             self.backlog.popleft()
 
-    def _announce(self, function: SharedFunction, starting: Any = None) -> None:
-        announced = kind, payload, _ = function.announcement(starting)
+    def _announce(self, function: SharedFunction) -> None:
+        announced = kind, payload, _ = function.announcement()
         self._announced[function.number] = announced
         self.functions.add(function.number)
         self._send_later(function.number, kind, payload)
