@@ -35,6 +35,8 @@ def executor(request: pytest.FixtureRequest, ctx: BaseContext, tmp_path: Path) -
     made = mp.ProcessPoolExecutor(request.param, ctx)
     for _ in range(3):
         assert list(made.map(tasks.square, range(300))) == [n * n for n in range(300)]
+    # One that gets ready during the submits takes the task that is submitted then.
+    assert until(lambda: made._scheduler.is_ready() and len(made._processes) == request.param, tasks.PATIENCE)
     yield made
     tasks.touch(str(tmp_path / "end"))
     made.shutdown()

@@ -23,6 +23,7 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core.sharing import backend
+from mp_pool.scheduling import workers
 from mp_pool.workers import task_rings
 from mp_pool.workers.task_rings import TaskSocket, WorkerEnds, make_task_ring
 
@@ -269,7 +270,9 @@ def note(path: str, number: int) -> int:
 
 @HAS_RINGS
 @pytest.mark.parametrize("kind", tasks.KINDS)
-def test_a_worker_whose_line_was_full_of_tasks_that_were_taken_back_gets_others(kind: str, ctx: BaseContext) -> None:
+def test_a_worker_whose_line_was_full_of_tasks_that_were_taken_back_gets_others(
+    kind: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tasks.either(kind, ctx, 1) as pool:
         assert pool.submit(tasks.square, 2)() == 4
         dispatcher = pool.pool._scheduler.dispatcher
@@ -278,7 +281,11 @@ def test_a_worker_whose_line_was_full_of_tasks_that_were_taken_back_gets_others(
         try:
             assert until(lambda: stopped(worker.pid), tasks.PATIENCE)
             worker.window = worker.most  # as after many short tasks: it gets as many at once as fit into its ring
-            waits = [pool.submit(tasks.length, b"x" * 3300) for _ in range(2000)]
+            with monkeypatch.context() as patch:
+                patch.setattr(workers, "LONG_TASK", tasks.PATIENCE)  # not before its ring is full
+                waits = [pool.submit(tasks.length, b"x" * 3300) for _ in range(2000)]
+                assert until(lambda: len(worker.tasks) > 1 and worker not in dispatcher.free, tasks.PATIENCE)
+            pool.pool._scheduler.wake()
             # It is recalled after a while, and finds no room for others.
             assert until(lambda: not worker.tasks and worker not in dispatcher.free, tasks.PATIENCE)
         finally:
