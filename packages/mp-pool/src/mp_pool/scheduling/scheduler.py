@@ -31,13 +31,13 @@ import weakref
 from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
+from mp_core import get_message_timeout
 from mp_core.children.death_pipe import DeathPipe
 from mp_core.children.main_module import MissingGuardError, check_guard
-from mp_core.sharing.backend import TryLock, is_small, plain_loads, wait_any
+from mp_core.sharing.backend import TryLock, copied_bytes, plain_loads, wait_any
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError
@@ -61,6 +61,8 @@ RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
 SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin
 LOOK = 1.0  # milliseconds
+MOST_AHEAD = 1024  # small tasks that are pickled before a worker takes them, and others of as many bytes
+SMALL_AHEAD = 16 << 10  # bytes
 ASKED = 1.0  # seconds: the scheduler's thread may be in a callback, which may wait for the thread that asks
 
 TERMINATE_TEXT = "the pool was terminated before this task was done"
@@ -98,6 +100,8 @@ class Scheduler(Workers):
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
         self.feeders: set[Any] = set()  # threads that read an iterable
+        # See `_prepare_ahead`: the bytes of small tasks, and of others. Each change is one call in C.
+        self._ahead: tuple[dict[Task, int], dict[Task, int]] = {}, {}
         self._cause, self._broken = cause, broken
         self._progress = progress
         self._lock: Any = TryLock()
@@ -160,10 +164,31 @@ class Scheduler(Workers):
             gone.release()
 
     def prepare(self, task: Task) -> None:
-        """Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome."""
-        if not is_small(task.args):
-            with suppress(Exception):
+        """Pickle a task that may change before it is sent. An error is found again, and is its outcome."""
+        if task.may_change():
+            try:
                 task.pickle(self.dispatcher.definitions)
+            except Exception as error:
+                if is_of_handler(error):
+                    raise
+
+    def _prepare_ahead(self, task: Task) -> None:
+        """
+        Pickle a task at its submission, as far as the standard pool does: its pipe takes some, and then is full.
+
+        A program may fill one list or array anew for each task. But the pickles of all tasks could fill the memory. And
+        messages with a timeout are pickled late, as it begins then.
+        """
+        if task.payload is not None or not task.may_change() or get_message_timeout() is not None:
+            return
+        small, large = self._ahead
+        if len(small) < MOST_AHEAD and sum(list(large.values())) < MOST_AHEAD * SMALL_AHEAD:
+            before = copied_bytes(0)
+            self.prepare(task)
+            if task.payload is not None:
+                size = len(task.payload) + copied_bytes(0) - before
+                task.ahead = small if size <= SMALL_AHEAD else large
+                task.ahead[task] = size
 
     def is_pickled_here(self, task: Task) -> bool:
         """
@@ -188,6 +213,8 @@ class Scheduler(Workers):
                 if self.is_pickled_here(task):
                     self.enqueue(task)
         else:
+            if isinstance(work, Task):
+                self._prepare_ahead(work)
             self.enqueue(work, items)
         self.hand_out()
 
@@ -611,21 +638,22 @@ class Scheduler(Workers):
 
     def _end(self) -> None:
         """End all workers, release the resources of undelivered messages, and fail the unfinished tasks."""
-        workers = [*self.dispatcher.workers, *self._leaving]
+        ended = [*self.dispatcher.workers, *self._leaving]
         self.dispatcher.end_zygote()
-        end_workers(workers, lambda: self._at_once, self.dispatcher.death)
+        end_workers(ended, lambda: self._at_once, self.dispatcher.death)
         # From here on `submit` fails its task itself.
         try:
             self._lock.wait()
             outcomes, self.dispatcher.failed = self.dispatcher.failed, []
-            for worker in workers:
+            for worker in ended:
                 try:
                     self.dispatcher.empty(worker)
                 except Exception as error:  # a bug there must not keep a future waiting
                     report(error)
-            self.dispatcher.workers.clear()
-            self._leaving.clear()
-            self.dispatcher.free.clear()
+            # The pool may live on, and the process objects have descriptors.
+            workers, free = self.dispatcher.workers, self.dispatcher.free
+            for known in (workers, free, self._leaving, self._rings, self._packets, self._deaths):
+                known.clear()
             self.state = ENDED
         finally:
             self._lock.release()

@@ -51,6 +51,7 @@ class Task:
     """A call, and its state in the pool."""
 
     __slots__ = (
+        "ahead",
         "args",
         "feeder",
         "function",
@@ -105,9 +106,23 @@ class Task:
         self.handles: Handles = ()
         #: The thread that waits for room in the queue.
         self.feeder: Any = None
+        #: The tasks that were pickled before a worker was free, with their bytes, while it is among them.
+        self.ahead: dict[Task, int] | None = None
+
+    def may_change(self) -> bool:
+        """Tell whether the program may change what the task calls, and with what, before it is pickled."""
+        if not is_small(self.args) or self.kwds:
+            return True
+        return self.shared is None and not task_messages.is_plain(self.function)
+
+    def _is_ahead_no_more(self) -> None:
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            ahead.pop(self, None)
 
     def begin(self) -> bool:
         """Prepare to send the task; return False if it was cancelled."""
+        self._is_ahead_no_more()
         if self.feeder is not None:
             self.feeder.room.release(self.feeder.weight(self))
             self.feeder = None
@@ -117,6 +132,7 @@ class Task:
         """
         Like `begin`, and leave no lock behind when a signal handler raises; return False if that is not possible now.
         """
+        self._is_ahead_no_more()
         return self.feeder is None
 
     def return_to_queue(self) -> None:
@@ -187,6 +203,7 @@ class Task:
         Release the resources of a payload that no worker has received, as far as is known. The next `pickle` makes it
         again.
         """
+        self._is_ahead_no_more()
         if self.payload is not None:
             release(self.kind, self.payload, self.handles)
         self.payload = None

@@ -1,0 +1,128 @@
+"""A call has the arguments of that moment: the program may change them while it waits for a worker."""
+
+from __future__ import annotations
+
+import operator
+import socket
+from collections.abc import Iterator
+from multiprocessing.context import BaseContext
+from multiprocessing.pool import AsyncResult
+from typing import Any
+
+import numpy as np
+import pool_tasks as tasks
+import pytest
+
+import mp_all as mp
+
+MIB = 1 << 20
+
+
+class Busy:
+    """A pool whose one worker is busy until *go* is called."""
+
+    def __init__(self, ctx: BaseContext) -> None:
+        self._event = ctx.Event()
+        self.pool: Any = ctx.Pool(1, keep, (self._event,))
+        self.first: AsyncResult[None] = self.pool.apply_async(wait_for_it)
+
+    def go(self) -> None:
+        self._event.set()
+
+
+EVENT: Any = None
+
+
+def keep(event: Any) -> None:
+    global EVENT
+    EVENT = event
+
+
+def wait_for_it() -> None:
+    assert EVENT.wait(tasks.PATIENCE)
+
+
+@pytest.fixture
+def busy(ctx: BaseContext) -> Iterator[Busy]:
+    made = Busy(ctx)
+    try:
+        yield made
+        made.go()
+        made.pool.close()
+        made.pool.join()
+    finally:
+        made.pool.terminate()
+
+
+class Counter:
+    number = 0
+
+    def get(self) -> int:
+        return self.number
+
+
+def first_of(*, a: Any) -> Any:
+    return a[0]
+
+
+def test_a_waiting_call_has_the_arguments_and_the_object_of_its_submission(busy: Busy) -> None:
+    numbers, small, large, counter = [0], np.zeros(4), np.zeros(20_000), Counter()
+    results = []
+    for number in range(40):
+        numbers[0] = counter.number = number
+        small[:] = large[:] = number
+        results += [
+            busy.pool.apply_async(operator.itemgetter(0), (numbers,)),
+            busy.pool.apply_async(operator.itemgetter(3), (small,)),
+            busy.pool.apply_async(operator.itemgetter(-1), (large,)),
+            busy.pool.apply_async(counter.get),
+            busy.pool.apply_async(first_of, (), {"a": numbers}),
+        ]
+    busy.go()
+    assert [result.get(tasks.PATIENCE) for result in results] == [number for number in range(40) for _ in range(5)]
+
+
+def answer(connection: socket.socket) -> None:
+    with connection:
+        connection.sendall(b"ok")
+
+
+def test_a_socket_may_be_closed_after_the_call(busy: Busy) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    for theirs, _ in pairs:
+        busy.pool.apply_async(answer, (theirs,))
+        theirs.close()
+    busy.go()
+    for _, ours in pairs:
+        with ours:
+            ours.settimeout(tasks.PATIENCE)
+            assert ours.recv(2) == b"ok"
+
+
+def test_the_copies_of_waiting_calls_take_a_part_of_the_memory(busy: Busy) -> None:
+    array = np.zeros(MIB, np.uint8)
+    results = [busy.pool.apply_async(operator.itemgetter(0), (array,)) for _ in range(100)]
+    assert mp.memory_stats()["in_flight_bytes"] <= 20 * MIB
+    busy.go()
+    assert [result.get(tasks.PATIENCE) for result in results] == [0] * 100
+
+
+def test_the_copies_of_waiting_calls_go_with_the_pool(busy: Busy) -> None:
+    array = np.zeros(MIB, np.uint8)
+    for _ in range(10):
+        busy.pool.apply_async(operator.itemgetter(0), (array,))
+    assert mp.memory_stats()["in_flight_bytes"] >= 8 * MIB
+    busy.pool.terminate()
+    busy.pool.join()
+    assert mp.memory_stats()["in_flight_bytes"] == 0
+
+
+def test_a_call_that_cannot_be_pickled_has_one_error_and_the_others_go_on(busy: Busy) -> None:
+    bad = busy.pool.apply_async(len, ([lambda: 0, socket.socket],), error_callback=(errors := []).append)
+    refused = busy.pool.apply_async(len, ([(number for number in ())],), error_callback=errors.append)
+    good = busy.pool.apply_async(len, ([1, 2],))
+    busy.go()
+    assert good.get(tasks.PATIENCE) == 2 and bad.get(tasks.PATIENCE) == 2
+    with pytest.raises(TypeError, match="generator"):
+        refused.get(tasks.PATIENCE)
+    assert len(errors) == 1
