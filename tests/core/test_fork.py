@@ -221,3 +221,20 @@ def test_a_fork_while_threads_allocate_never_locks_the_child(tmp_path: Path, str
     """
     forks = "500" if os.environ.get("MP_SOAK") == "1" else "15"
     assert succeeded(run_script(tmp_path, program, forks, MP_SHARING_STRATEGY=strategy)) == "done\n"
+
+
+def test_a_child_closes_what_it_must_although_the_program_has_closed_a_part_of_it(tmp_path: Path) -> None:
+    program = """
+        import os
+        from mp_core.children.death_pipe import DeathPipe
+        from mp_core.system.descriptor import Descriptor
+        first, last = Descriptor(closed_in_children=True), Descriptor(closed_in_children=True)
+        pipe = DeathPipe()
+        first.fd, last.fd = os.pipe()
+        os.close(first.fd)
+        if (pid := os.fork()) == 0:
+            os._exit(last.fd != -1 or pipe._write.fd != -1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        first.give_up()
+    """
+    assert succeeded(run_script(tmp_path, program)) == "0\n"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import operator
 import socket
+import sys
 from collections.abc import Iterator
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import AsyncResult
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import pool_tasks as tasks
 import pytest
 
 import mp_all as mp
+from mp_pool.scheduling.scheduler import Scheduler
 
 MIB = 1 << 20
 
@@ -115,6 +119,42 @@ def test_the_copies_of_waiting_calls_go_with_the_pool(busy: Busy) -> None:
     busy.pool.terminate()
     busy.pool.join()
     assert mp.memory_stats()["in_flight_bytes"] == 0
+
+
+class Stop(Exception):
+    """Raised as if by a signal handler."""
+
+
+def test_an_exception_between_the_pickle_and_the_queue_leaves_nothing(busy: Busy) -> None:
+    def stop(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call" and frame.f_code is Scheduler.enqueue.__code__:
+            raise Stop
+
+    array, numbers = np.zeros(20 * MIB, np.uint8), [1]
+    sys.setprofile(stop)
+    try:
+        with pytest.raises(Stop):
+            busy.pool.apply_async(len, (array,))
+    finally:
+        sys.setprofile(None)
+    assert mp.memory_stats()["in_flight_bytes"] == 0
+    length = busy.pool.apply_async(len, (numbers,))  # it does not count
+    numbers.clear()
+    busy.go()
+    assert length.get(tasks.PATIENCE) == 1
+
+
+def die_once(flag: str, numbers: list[int]) -> int:
+    tasks.end_once(flag)
+    return len(numbers)
+
+
+def test_a_repeated_call_has_the_same_numbers(ctx: BaseContext, tmp_path: Path) -> None:
+    numbers = [1, 2, 3]
+    with ctx.Pool(1, retries=1) as pool:
+        length = pool.apply_async(die_once, (str(tmp_path / "flag"), numbers))
+        numbers.clear()
+        assert length.get(tasks.PATIENCE) == 3
 
 
 def test_a_call_that_cannot_be_pickled_has_one_error_and_the_others_go_on(busy: Busy) -> None:

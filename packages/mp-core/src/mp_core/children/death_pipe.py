@@ -50,7 +50,7 @@ class DeathPipe:
     >>> pipe.close()
     """
 
-    _read = -1
+    _read, _write = -1, Descriptor()  # until it is made
 
     def __init__(self) -> None:
         self._write = Descriptor(closed_in_children=True)

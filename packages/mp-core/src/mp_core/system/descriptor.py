@@ -116,7 +116,10 @@ def keep_in_children(each: Any) -> None:
 
 def _close_in_child() -> None:
     for each in list(_own.values()):
-        each.close()
+        try:
+            each.close()
+        except OSError:
+            pass  # the program has closed its number
     _own.clear()
 
 

@@ -35,7 +35,6 @@ from mp_pool.workers.worker_main import Settings
 
 BATCH = 1 << 20  # bytes of tasks in one message
 CANCELLED_WITHIN = 1.0  # seconds
-AHEAD = 32  # tasks in the queue: as long as there are fewer, another is pickled at its submission
 
 
 class NodeScheduler:
@@ -126,8 +125,6 @@ class NodeScheduler:
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
         if self._progress is not None:
             self._progress.expect(work.items if isinstance(work, Task) else items)
-        if isinstance(work, Task) and work.payload is None and len(self._queue) < AHEAD and work.may_change():
-            self.prepare(work)
         self._queue.append(work)
         self.wake()
         self.fail_if_ended()

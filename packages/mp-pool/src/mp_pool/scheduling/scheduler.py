@@ -61,8 +61,8 @@ RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
 SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin
 LOOK = 1.0  # milliseconds
-MOST_AHEAD = 1024  # small tasks that are pickled before a worker takes them, and others of as many bytes
-SMALL_AHEAD = 16 << 10  # bytes
+# Of the tasks that are pickled before a worker takes them: all, those that are large, and the bytes of these.
+MOST_AHEAD, MOST_LARGE, BYTES_AHEAD = 1024, 64, 16 << 20
 ASKED = 1.0  # seconds: the scheduler's thread may be in a callback, which may wait for the thread that asks
 
 TERMINATE_TEXT = "the pool was terminated before this task was done"
@@ -100,7 +100,7 @@ class Scheduler(Workers):
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
         self.feeders: set[Any] = set()  # threads that read an iterable
-        # See `_prepare_ahead`: the bytes of small tasks, and of others. Each change is one call in C.
+        # See `_prepare_ahead`: small tasks and large ones, with their bytes. Each change is one call in C.
         self._ahead: tuple[dict[Task, int], dict[Task, int]] = {}, {}
         self._cause, self._broken = cause, broken
         self._progress = progress
@@ -168,8 +168,8 @@ class Scheduler(Workers):
         if task.may_change():
             try:
                 task.pickle(self.dispatcher.definitions)
-            except Exception as error:
-                if is_of_handler(error):
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) or is_of_handler(error):
                     raise
 
     def _prepare_ahead(self, task: Task) -> None:
@@ -182,13 +182,25 @@ class Scheduler(Workers):
         if task.payload is not None or not task.may_change() or get_message_timeout() is not None:
             return
         small, large = self._ahead
-        if len(small) < MOST_AHEAD and sum(list(large.values())) < MOST_AHEAD * SMALL_AHEAD:
-            before = copied_bytes(0)
-            self.prepare(task)
-            if task.payload is not None:
-                size = len(task.payload) + copied_bytes(0) - before
-                task.ahead = small if size <= SMALL_AHEAD else large
-                task.ahead[task] = size
+        if len(small) >= MOST_AHEAD or len(large) >= MOST_LARGE or sum(list(large.values())) >= BYTES_AHEAD:
+            return
+        task.ahead, small[task] = small, 0  # before it has resources: see `_withdraw`
+        before = copied_bytes(0)
+        self.prepare(task)
+        size = len(task.payload or b"") + copied_bytes(0) - before
+        if size > BYTES_AHEAD // MOST_AHEAD:
+            task.ahead, large[task] = large, size
+            del small[task]
+
+    def _withdraw(self, task: Task) -> None:
+        """Release what a task has that an exception has kept from the queue, if it has."""
+        try:
+            self._lock.wait()
+            # Nobody has begun it then.
+            if task.ahead is not None and task not in self.dispatcher.queue:
+                task.drop()
+        finally:
+            self._lock.release()
 
     def is_pickled_here(self, task: Task) -> bool:
         """
@@ -213,9 +225,14 @@ class Scheduler(Workers):
                 if self.is_pickled_here(task):
                     self.enqueue(task)
         else:
-            if isinstance(work, Task):
-                self._prepare_ahead(work)
-            self.enqueue(work, items)
+            try:
+                if isinstance(work, Task):
+                    self._prepare_ahead(work)
+                self.enqueue(work, items)
+            except BaseException:  # of a signal handler
+                if isinstance(work, Task):
+                    self._withdraw(work)
+                raise
         self.hand_out()
 
     def enqueue(self, work: Task | TaskSource, items: int = 0) -> None:

@@ -58,7 +58,7 @@ class Workers:
         if not settings.forked:
             receivers_may_differ()
         if settings.initializer is not None and not settings.forked:
-            # With the arguments of a process, their memory would be lost if the process ended before it read them.
+            # With the arguments of each worker, large arrays would be copied for each.
             initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)
         if initializer is not None:
             settings = settings.without_initializer()

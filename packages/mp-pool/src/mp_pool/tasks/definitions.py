@@ -66,8 +66,8 @@ class Definitions:
                 known = _Known(function)
             except _Changeable:
                 return None
-            while len(self._known) >= MOST:
-                self._known.pop(next(iter(self._known)), None)
+            for oldest in list(self._known)[: len(self._known) - MOST + 1]:  # several threads submit
+                self._known.pop(oldest, None)
             self._known[id(function.__code__)] = known
         elif not known.is_shared:
             often = True

@@ -187,9 +187,12 @@ class Task:
         return self.function if self.shared is None else self.shared.reference
 
     def has_answer(self) -> None:
-        """Note that the worker has received the task, with its references."""
-        forget(self.handles)
-        self.handles = ()
+        """Note that the worker has received the task, with its references. One without can be sent again."""
+        if self.handles:
+            forget(self.handles)
+            self.handles = ()
+        if self.kind or not self.retries:
+            self.payload = None
 
     def is_repeated_after(self, error: BaseException) -> bool:
         """Tell whether the task is to be repeated, and count that."""
@@ -201,12 +204,12 @@ class Task:
     def drop(self) -> None:
         """
         Release the resources of a payload that no worker has received, as far as is known. The next `pickle` makes it
-        again.
+        again if it had some.
         """
         self._is_ahead_no_more()
-        if self.payload is not None:
+        if self.payload is not None and self.kind == task_messages.RICH:
             release(self.kind, self.payload, self.handles)
-        self.payload = None
+            self.payload = None
         self.handles = ()
 
 

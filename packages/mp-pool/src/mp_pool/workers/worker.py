@@ -337,9 +337,7 @@ class Worker:
                 sent = as_task(sent)
                 note_task(outcome[1], sent, self.pid)
             if isinstance(sent, Task):
-                sent.payload = None
-                if sent.handles:
-                    sent.has_answer()
+                sent.has_answer()
                 if outcome[0] is False and sent.is_repeated_after(outcome[1]):
                     again.append(sent)
                     continue
