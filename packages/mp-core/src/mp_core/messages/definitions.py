@@ -480,8 +480,8 @@ def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> A
 def _begin_in_child() -> None:
     global _lock, _given
     _lock = threading.RLock()
-    # To count references to each global would copy the memory of all of them. Where the main module can be imported, the
-    # first message from a program without one looks at them instead.
+    # To count references to each global would copy the memory of all of them. Where the main module can be imported,
+    # the first message from a program without one looks at them instead.
     _given = None if main_can_be_imported() else dict(vars(sys.modules["__main__"]))
 
 
