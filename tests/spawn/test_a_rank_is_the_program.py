@@ -58,7 +58,7 @@ def answers(folder: Path, launcher: str, kind: str, how: str) -> tuple[int, list
     assert done.returncode == ENDS[how] or launcher == "torchrun", done.stderr
     found = []
     for rank in range(1 if launcher == "python" else 2):
-        if not (folder / "out" / str(rank)).exists():  # ended when the other one failed
+        if not (folder / "out" / f"flushed-{rank}").exists():  # ended when the other one failed
             continue
         lines = [json.loads(line) for line in (folder / "out" / str(rank)).read_text().splitlines()]
         found.append({question: plain(answer, folder) for question, answer in lines})

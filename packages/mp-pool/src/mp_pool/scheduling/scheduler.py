@@ -653,8 +653,8 @@ class Scheduler(Workers):
         self._attention = self._attention or bool(dispatcher.failed)
         return self.reason is None
 
-    def _end(self) -> None:
-        """End all workers, release the resources of undelivered messages, and fail the unfinished tasks."""
+    def _end_workers(self) -> list[Delivery]:
+        """End all workers, and release the resources of undelivered messages; return outcomes that nobody has yet."""
         ended = [*self.dispatcher.workers, *self._leaving]
         self.dispatcher.end_zygote()
         end_workers(ended, lambda: self._at_once, self.dispatcher.death)
@@ -674,6 +674,11 @@ class Scheduler(Workers):
             self.state = ENDED
         finally:
             self._lock.release()
+        return outcomes
+
+    def _end(self) -> None:
+        """End all workers, and fail the unfinished tasks."""
+        outcomes = self._end_workers()
         try:
             deliver_all(outcomes)
             self._abort()
