@@ -80,10 +80,11 @@ def test_a_waiting_call_has_the_arguments_and_the_object_of_its_submission(busy:
             busy.pool.apply_async(operator.itemgetter(3), (small,)),
             busy.pool.apply_async(operator.itemgetter(-1), (large,)),
             busy.pool.apply_async(counter.get),
+            busy.pool.apply_async(numbers.__getitem__, (0,)),
             busy.pool.apply_async(first_of, (), {"a": numbers}),
         ]
     busy.go()
-    assert [result.get(tasks.PATIENCE) for result in results] == [number for number in range(40) for _ in range(5)]
+    assert [result.get(tasks.PATIENCE) for result in results] == [number for number in range(40) for _ in range(6)]
 
 
 def answer(connection: socket.socket) -> None:

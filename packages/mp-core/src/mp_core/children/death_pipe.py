@@ -31,11 +31,11 @@ import os
 import signal
 import threading
 
-from mp_core.system.descriptor import Descriptor
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from mp_core.system.descriptor import Descriptor
 
 
 class DeathPipe:
@@ -50,9 +50,12 @@ class DeathPipe:
     >>> pipe.close()
     """
 
-    _read, _write = -1, Descriptor()  # until it is made
+    _read = -1
+    _write: Descriptor | None = None
 
     def __init__(self) -> None:
+        from mp_core.system.descriptor import Descriptor  # a child that arms its end does not need it
+
         self._write = Descriptor(closed_in_children=True)
         self._read, self._write.fd = os.pipe()
 
@@ -66,7 +69,8 @@ class DeathPipe:
         Close both ends, which kills every child that has armed the read end. Idempotent; if a signal handler raises in
         the middle, call it again.
         """
-        self._write.close()
+        if self._write is not None:
+            self._write.close()
         read, self._read = self._read, -1
         if read >= 0:
             os.close(read)

@@ -20,7 +20,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count, groupby, islice, repeat
 from operator import itemgetter
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
+from mp_core.children.main_module import main_can_be_imported
 from mp_core.sharing.backend import is_small, plain_data
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError
@@ -113,7 +115,14 @@ class Task:
         """Tell whether the program may change what the task calls, and with what, before it is pickled."""
         if not is_small(self.args) or self.kwds:
             return True
-        return self.shared is None and not task_messages.is_plain(self.function)
+        if self.shared is not None:
+            return False
+        function: Any = self.function
+        kind = type(function)
+        if kind is not FunctionType and not (kind is BuiltinFunctionType and type(function.__self__) is ModuleType):
+            return True
+        # A function without a name goes with the globals that it uses.
+        return "<" in function.__qualname__ or (function.__module__ == "__main__" and not main_can_be_imported())
 
     def _is_ahead_no_more(self) -> None:
         ahead, self.ahead = self.ahead, None
