@@ -16,7 +16,8 @@ and leaves all else to the scheduler's thread, where no handler runs:
 
     in the queue --> pickled --> noted as sent, and sent (no call in between) --> out of the queue
 
-A task that was sent and is in the queue all the same, because of a handler that raised, is skipped there.
+A task that was sent and is in the queue all the same, because of a handler that raised, is skipped there. One that was
+pickled before it was in the queue, and never came there, is dropped by its submit.
 """
 
 from __future__ import annotations

@@ -166,11 +166,14 @@ class Scheduler(Workers):
     def prepare(self, task: Task) -> None:
         """Pickle a task that may change before it is sent. An error is found again, and is its outcome."""
         if task.may_change():
-            try:
-                task.pickle(self.dispatcher.definitions)
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt) or is_of_handler(error):
-                    raise
+            self._pickle_early(task)
+
+    def _pickle_early(self, task: Task) -> None:
+        try:
+            task.pickle(self.dispatcher.definitions)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or is_of_handler(error):
+                raise
 
     def _prepare_ahead(self, task: Task) -> None:
         """
@@ -186,7 +189,7 @@ class Scheduler(Workers):
             return
         task.ahead, small[task] = small, 0  # before it has resources: see `_withdraw`
         before = copied_bytes(0)
-        self.prepare(task)
+        self._pickle_early(task)
         size = len(task.payload or b"") + copied_bytes(0) - before
         if size > BYTES_AHEAD // MOST_AHEAD:
             task.ahead, large[task] = large, size

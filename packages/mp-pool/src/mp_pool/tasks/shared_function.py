@@ -100,10 +100,10 @@ def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool 
         if is_of_handler(error):
             raise
         return None  # it is for one receiver, or each task fails with this error
-    if references or (found.own and not can_be_pickled(found.own)):
-        return None
     if number == INITIALIZER and any(map(has_descriptors, found.own)):
         return None  # it goes with the arguments of each worker
+    if references or (found.own and not can_be_pickled(found.own)):
+        return None
     if kept and (found.own or found.buffers):
         return None
     buffers = [buffer.raw() for buffer in found.buffers]
