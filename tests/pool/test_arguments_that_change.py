@@ -122,6 +122,46 @@ def test_the_copies_of_waiting_calls_go_with_the_pool(busy: Busy) -> None:
     assert mp.memory_stats()["in_flight_bytes"] == 0
 
 
+def first_and_length(array: np.ndarray, numbers: list[int]) -> tuple[int, int]:
+    return int(array[0]), len(numbers)
+
+
+def test_many_waiting_calls_share_one_array(busy: Busy) -> None:
+    """A block has 64 in-flight references; a pickle for each of 300 calls would need more."""
+    array, numbers = mp.shared.ones(MIB, np.uint8), [1]
+    results = [busy.pool.apply_async(first_and_length, (array, numbers)) for _ in range(300)]
+    numbers.append(2)
+    busy.go()
+    answers = [result.get(tasks.PATIENCE) for result in results]
+    assert answers[:60] == [(1, 1)] * 60 and set(answers[60:]) <= {(1, 1), (1, 2)}
+    assert mp.memory_stats()["in_flight_bytes"] == 0
+
+
+@pytest.mark.parametrize("end", ["terminate", "cancel"])
+def test_waiting_calls_that_share_one_array_leave_no_reference_to_it(busy: Busy, end: str) -> None:
+    array = mp.shared.ones(MIB, np.uint8)
+    results = [busy.pool.apply_async(first_and_length, (array, [1])) for _ in range(300)]
+    if end == "cancel":
+        assert all(result.cancel() for result in results)
+    busy.pool.terminate()
+    busy.pool.join()
+    assert mp.memory_stats()["in_flight_bytes"] == 0
+
+
+def second_of(one: np.ndarray, other: np.ndarray, numbers: list[int]) -> int:
+    return numbers[int(other[0])]
+
+
+def test_two_views_of_one_array_do_not_make_a_call_late(busy: Busy) -> None:
+    array, numbers = mp.shared.ones(MIB, np.uint8), [0, 0]
+    results = []
+    for number in range(20):
+        numbers[1] = number
+        results.append(busy.pool.apply_async(second_of, (array[:9], array[1:], numbers)))
+    busy.go()
+    assert [result.get(tasks.PATIENCE) for result in results] == list(range(20))
+
+
 class Stop(Exception):
     """Raised as if by a signal handler."""
 

@@ -419,9 +419,12 @@ class Dispatcher:
             self.take_from(worker)
             worker.record_lost(terminated=True)
         finally:
-            self.requeue(list(worker.tasks.values()))
+            begun = [as_task(each) for each in worker.tasks.values()]
             worker.tasks.clear()
+            self.requeue(begun)
             worker.close()
+            for task in begun:
+                task.drop(begun=True)
 
     def nap(self) -> float:
         """

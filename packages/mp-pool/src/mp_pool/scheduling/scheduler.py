@@ -47,7 +47,7 @@ from mp_pool.scheduling.unopened import imports_under_way, unopened
 from mp_pool.scheduling.workers import Workers, end_workers
 from mp_pool.tasks import task_messages
 from mp_pool.tasks.definitions import Definitions
-from mp_pool.tasks.in_flight import is_interrupted
+from mp_pool.tasks.in_flight import is_interrupted, is_used_again
 from mp_pool.tasks.shared_function import SharedFunction, share
 from mp_pool.tasks.task import Delivery, Task, TaskSource, abort_all, cancelled, deliver, deliver_all, report, take_next
 from mp_pool.workers.worker import Worker
@@ -102,6 +102,7 @@ class Scheduler(Workers):
         self.feeders: set[Any] = set()  # threads that read an iterable
         # See `_prepare_ahead`: small tasks and large ones, with their bytes. Each change is one call in C.
         self._ahead: tuple[dict[Task, int], dict[Task, int]] = {}, {}
+        self._late: dict[Task, int] = {}  # one that could not be among them; those behind it are not either
         self._cause, self._broken = cause, broken
         self._progress = progress
         self._lock: Any = TryLock()
@@ -179,10 +180,11 @@ class Scheduler(Workers):
         """
         Pickle a task at its submission, as far as the standard pool does: its pipe takes some, and then is full.
 
-        A program may fill one list or array anew for each task. But the pickles of all tasks could fill the memory. And
-        messages with a timeout are pickled late, as it begins then.
+        A program may fill one list or array anew for each task. But the pickles of all tasks could fill the memory, or
+        have more references to one array than there are: see Note [A reference that was used again]. And messages with
+        a timeout are pickled late, as it begins then.
         """
-        if task.payload is not None or not task.may_change() or get_message_timeout() is not None:
+        if self._late or task.payload is not None or not task.may_change() or get_message_timeout() is not None:
             return
         small, large = self._ahead
         if len(small) >= MOST_AHEAD or len(large) >= MOST_LARGE or sum(list(large.values())) >= BYTES_AHEAD:
@@ -191,7 +193,10 @@ class Scheduler(Workers):
         before = copied_bytes(0)
         self._pickle_early(task)
         size = len(task.payload or b"") + copied_bytes(0) - before
-        if size > BYTES_AHEAD // MOST_AHEAD:
+        if is_used_again(task.handles):
+            task.drop()
+            task.ahead, self._late[task] = self._late, 0
+        elif size > BYTES_AHEAD // MOST_AHEAD:
             task.ahead, large[task] = large, size
             del small[task]
 

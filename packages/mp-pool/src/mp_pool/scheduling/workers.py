@@ -203,7 +203,7 @@ class Workers:
             worker.record_lost()
             for each in reversed(worker.tasks.values()):
                 task = as_task(each)
-                task.drop()
+                task.drop(begun=True)
                 if worker.killed_for is not None and worker.killed_for[0] is task:
                     error = worker.killed_for[1]
                 else:

@@ -9,6 +9,9 @@ have the same one by now, and would find it gone. So the references of all messa
 in this process. A reference that two of them have was received by the worker that has died. (The handles of two such
 messages differ in their deadlines, if messages expire.)
 
+All messages beyond the 64 have the same reference, so what a dead worker had begun of these keeps its memory. Workers
+seldom have as many; those that wait for a worker must not, see `Scheduler._prepare_ahead`.
+
 The same array in a queue, or sent by another process at the same moment, is not counted: its message may then be lost,
 with a `ReceiveError`.
 """
@@ -60,6 +63,17 @@ def forget(handles: Handles) -> None:
                 del _counts[reference]
     finally:
         _lock.release()
+
+
+def is_used_again(handles: Handles) -> bool:
+    """Tell whether another message that has no answer yet has one of these references as well."""
+    return any(_counts[reference] > 1 for reference in map(reference_of, handles))
+
+
+def withdraw(kind: int, data: Any, handles: Handles) -> None:
+    """Release the resources of a message that no worker has received."""
+    forget(handles)
+    task_messages.drop(kind, data)
 
 
 def release(kind: int, data: Any, handles: Handles) -> None:

@@ -27,7 +27,7 @@ from mp_core.sharing.backend import is_small, plain_data
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError
 from mp_pool.tasks import task_messages
-from mp_pool.tasks.in_flight import Handles, dump_tracked, forget, release
+from mp_pool.tasks.in_flight import Handles, dump_tracked, forget, release, withdraw
 from mp_pool.tasks.mappers import starmap_chunk
 from mp_pool.tasks.task_options import DEFAULTS, TaskOptions
 
@@ -210,16 +210,16 @@ class Task:
         self.retries -= 1
         return True
 
-    def drop(self) -> None:
+    def drop(self, begun: bool = False) -> None:
         """
-        Release the resources of a payload that no worker has received, as far as is known. The next `pickle` makes it
-        again if it had some.
+        Release the resources of a payload that no worker has received, or perhaps the one that had *begun* it and is
+        dead. The next `pickle` makes it again if it had some.
         """
         self._is_ahead_no_more()
         if self.payload is not None and self.kind == task_messages.RICH:
-            release(self.kind, self.payload, self.handles)
-            self.payload = None
-        self.handles = ()
+            payload, handles = self.payload, self.handles
+            self.payload, self.handles = None, ()  # first: they are not released twice
+            (release if begun else withdraw)(self.kind, payload, handles)
 
 
 class TaskSource:
