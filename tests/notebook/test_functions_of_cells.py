@@ -256,3 +256,105 @@ with pool:
     print(pool.map(fibonacci, [30]), pool.apply(use, (10,)))
 """
     assert succeeded(run_python("-", stdin=program)) == "[832040] (55, 30.0, 3.0, 7)\n"
+
+
+WHAT_AN_INITIALIZER_CHANGES = """
+import numpy as np
+
+import mp_all as mp
+
+shared, rows, numbers, large = {}, [], np.zeros(3), ["a text"] * 10_000
+
+
+class State:
+    place = None
+    known = {}
+
+    def keep(self, value):
+        self.value = value
+
+
+state, another = State(), State()
+
+
+def keep(raw, again):
+    shared["array"] = raw
+    rows.append(len(raw))
+    numbers[0] = len(raw)
+    large.append(len(raw))
+    State.place = len(raw)
+    State.known["length"] = len(raw)
+    state.value = again.value = len(raw)
+    use.length = len(raw)
+
+
+def use(i):
+    found = [len(rows), rows[-1], int(numbers[0]), large[-1], State.place, State.known["length"], state.value]
+    return found == [1, 30, 30, 30, 30, 30, 30] and use.length == 30 and float(np.frombuffer(shared["array"])[i])
+
+
+def of_another(i):
+    return another.value
+
+
+def count(i):
+    seen.append(i)
+    return len(seen), limit, LIST
+
+
+seen, limit, LIST = [], 1, [1]
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_keeps_what_its_initializer_has_changed_in_place(method: str) -> None:
+    program = f"""{WHAT_AN_INITIALIZER_CHANGES}
+ctx = mp.get_context({method!r})
+raw = ctx.RawArray("d", 30)
+np.frombuffer(raw)[:] = range(30)
+for make in (
+    lambda **settings: ctx.Pool(1, **settings), lambda **settings: mp.ProcessPoolExecutor(1, mp_context=ctx, **settings)
+):
+    with make(initializer=keep, initargs=(raw, another)) as pool:
+        for _ in range(2):
+            print(list(pool.map(use, [7, 8])) == [7, 8], end=" ")
+            print(list(pool.map(lambda i: use(i), [9])) == [9], end=" ")
+    with make(initializer=state.keep, initargs=(5,)) as pool:
+        print(list(pool.map(lambda i: State.place, [1])) == [None])
+"""
+    assert succeeded(run_python("-", stdin=program)) == "True True True True True\n" * 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_tasks_make_of_a_global_stays_until_the_program_changes_that(method: str) -> None:
+    program = f"""{WHAT_AN_INITIALIZER_CHANGES}
+with mp.get_context({method!r}).Pool(1) as pool:
+    print(pool.map(count, "ab"), pool.apply(count, "c"))
+    limit = 2
+    LIST.append(2)
+    print(pool.apply(count, "d"))
+    seen.append("of the program")
+    print(pool.apply(count, "e"))
+    seen = []
+    print(pool.apply(count, "f"), end=" ")
+    print(pool.apply(count, "g"))
+"""
+    assert succeeded(run_python("-", stdin=program)).splitlines() == [
+        "[(1, 1, [1]), (2, 1, [1])] (3, 1, [1])",
+        "(4, 2, [1, 2])",
+        "(2, 2, [1, 2])",
+        "(1, 2, [1, 2]) (2, 2, [1, 2])",
+    ]
+
+
+def test_a_forked_worker_does_with_the_objects_of_its_initializer_what_that_of_multiprocessing_does() -> None:
+    program = f"""{WHAT_AN_INITIALIZER_CHANGES}
+for ctx in (mp.get_context("fork"), __import__("multiprocessing").get_context("fork")):
+    with ctx.Pool(1, state.keep, (5,)) as pool:
+        print(pool.apply(value_of_state), end=" ")
+    with ctx.Pool(1, keep, (ctx.RawArray("d", 30), another)) as pool:
+        print(pool.map(use, [3]), pool.map(of_another, [0]))
+"""
+    program = program.replace("\nfor ctx in", "\ndef value_of_state():\n    return state.value\n\nfor ctx in")
+    ours, standard = succeeded(run_python("-", stdin=program)).splitlines()
+    assert ours == standard == "5 [0.0] [30]"

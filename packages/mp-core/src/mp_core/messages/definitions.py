@@ -10,14 +10,10 @@ Note [One main module]
 ----------------------
 cloudpickle gives the functions of each message a namespace of their own. So an initializer that sets a global would set
 it for nobody, and a later task would not find it. Here all functions of a main module that cannot be imported have the
-receiver's main module as their globals. A message brings the globals that its functions use, and sets those that
-
-    the receiver does not have          a new process has none
-    a message has set before            the sender may have changed them: the new body of a function runs
-    were there when it was forked       likewise
-
-but none that the receiving process has set itself. So a worker keeps what its initializer has set, and the process that
-a function came from keeps its own globals when the function comes back.
+receiver's main module as their globals. A message brings the globals that its functions use, and sets those that the
+receiver does not have, or that the sender has changed: the new body of a function runs. But none that the receiving
+process has made its own, see main_globals.py. So a worker keeps what its initializer has set, and the process that a
+function came from keeps its own globals when the function comes back.
 
 Note [One class]
 ----------------
@@ -51,7 +47,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing import process
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -63,6 +58,8 @@ from mp_core.children.main_module import (
     note_main,
     own_definitions,
 )
+from mp_core.messages import main_globals
+from mp_core.messages.main_globals import is_definition
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
 
@@ -79,7 +76,6 @@ _Cached: Any = type(functools.lru_cache(len))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
 #: The reducers of multiprocessing for what has functions in it.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
-_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 # The code of functions that were sent with what cannot be pickled: there is no use in trying without.
 _refused: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
@@ -135,7 +131,7 @@ class Pickler(ForkingPickler):
             try:
                 trial.dump(_own_parts(thing) if type(thing) is FunctionType else thing)
             except Exception as error:
-                if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and _is_definition(thing)):
+                if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and is_definition(thing)):
                     raise
                 if _identity_of(thing) is None:
                     raise _UnknownError(repr(name)) from error
@@ -178,11 +174,11 @@ class Pickler(ForkingPickler):
 
     def _stand_ins(self, code: CodeType, needed: dict[str, Any]) -> dict[str, Any]:
         """Return the globals that the code reads, with what stands for those that cannot be pickled."""
-        read = _read_in(code)
+        read = main_globals.read_in(code)
         found = {name: value for name, value in needed.items() if name in read}
         for name, value in found.items():
             try:
-                if not _is_definition(value) and self._is_refused(value, name):
+                if not is_definition(value) and self._is_refused(value, name):
                     found[name] = _Inherited(_identity_of(value), name)
                     _refused.add(code)
             except _UnknownError as error:
@@ -268,21 +264,9 @@ class _Trial(Inheriting):
         return NotImplemented if reducer.__name__ in OF_FUNCTIONS else (bool, ())
 
 
-def _is_definition(thing: Any) -> bool:
-    return issubclass(type(thing), FunctionType | type | ModuleType | _Cached)
-
-
 def _own_parts(function: Any) -> Any:
     cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     return function.__defaults__, function.__kwdefaults__, vars(function), cells
-
-
-def _read_in(code: CodeType) -> set[Any]:
-    """Return the names that the code reads, and the functions in it; it may only set others."""
-    import dis
-
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in _READS}
-    return names.union(*(_read_in(each) for each in code.co_consts if type(each) is CodeType))
 
 
 def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
@@ -332,35 +316,23 @@ def _main_globals() -> dict[str, Any]:
 _MAIN = PickledCall(_main_globals)
 
 
-# The globals that messages have set, and those from before: the main module of a new child has names of Python's own.
-_given: dict[str, Any] | None = None
-
-
 def _set_function(function: Any, state: Any) -> None:
     """Set the state of a function whose globals are the main module, see Note [One main module]."""
-    global _given
     note_definitions()
     setter, inner, needed = state
     main = function.__globals__
-    if _given is None:
-        is_child = getattr(process.current_process(), "_inheriting", False) or process.parent_process() is not None
-        _given = dict(main) if is_child else {}
+    main_globals.note_main(main)
     builtins = main.get("__builtins__")
     setter(function, inner)
     main["__builtins__"] = builtins
-    _set_globals(main, needed)
+    main_globals.set_globals(main, needed, _resolved)
     kept = getattr(_keeping, "globals", None)
     if kept is not None:
         kept.append((main, needed))
 
 
-def _set_globals(main: dict[str, Any], needed: dict[str, Any]) -> None:
-    assert _given is not None
-    for name, value in needed.items():
-        if name not in main or (name in _given and main[name] is _given[name]):
-            main[name] = _given[name] = _inherited(value.identity, value.name) if type(value) is _Inherited else value
-        else:
-            _given.pop(name, None)
+def _resolved(value: Any) -> Any:
+    return _inherited(value.identity, value.name) if type(value) is _Inherited else value
 
 
 # The thread that unpickles a definition for many calls has a list of what that sets.
@@ -377,7 +349,7 @@ def loads_kept(data: bytes) -> tuple[Callable[..., Any], Callable[[], None]]:
 
     def set_globals() -> None:
         for main, needed in kept:
-            _set_globals(main, needed)
+            main_globals.set_globals(main, needed, _resolved)
 
     return function, set_globals
 
@@ -414,7 +386,7 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
 
 def _set_class(kind: type, state: Any) -> None:
     setter, inner = state
-    if _identities[kind].partition(" ")[0] != str(os.getpid()):
+    if _identities[kind].partition(" ")[0] != str(os.getpid()) and not main_globals.is_own(kind):
         setter(kind, inner)
 
 
@@ -478,11 +450,9 @@ def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> A
 
 
 def _begin_in_child() -> None:
-    global _lock, _given
+    global _lock
     _lock = threading.RLock()
-    # To count references to each global would copy the memory of all of them. Where the main module can be imported,
-    # the first message from a program without one looks at them instead.
-    _given = None if main_can_be_imported() else dict(vars(sys.modules["__main__"]))
+    main_globals.begin_in_child()
 
 
 if hasattr(os, "register_at_fork"):

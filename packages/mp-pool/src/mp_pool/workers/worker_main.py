@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import util
 
 from mp_core.children import death_pipe, inheritance
+from mp_core.children.main_module import sends_definitions
 from mp_core.sharing.backend import LONGEST, plain_loads, recorders, timeline_blocks, timeline_now
 from mp_pool.tasks import function_cache, task_messages
 from mp_pool.tasks.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
@@ -139,9 +140,9 @@ def _initialize(settings: Settings, ring: Any, index: int) -> bool:
         if settings.cpus is not None:
             os.sched_setaffinity(0, settings.cpus[index])
         if settings.initializer_comes:
-            _receive_function(ring)()
+            _call(_receive_function(ring))
         elif settings.initializer is not None:
-            settings.initializer(*settings.initargs)
+            _call(settings.initializer, *settings.initargs)
     except BaseException as error:
         if not settings.executor and not isinstance(error, Exception):
             raise
@@ -152,6 +153,15 @@ def _initialize(settings: Settings, ring: Any, index: int) -> bool:
         _send(ring, 0, task_messages.INIT_FAILED, task_messages.dump_error(error))
         return False
     return True
+
+
+def _call(initializer: Callable[..., object], *args: Any) -> None:
+    if sends_definitions():
+        from mp_core.messages.main_globals import initialize
+
+        initialize(initializer, *args)
+    else:
+        initializer(*args)
 
 
 def _receive_function(ring: Any) -> Callable[..., object]:
