@@ -358,3 +358,47 @@ for ctx in (mp.get_context("fork"), __import__("multiprocessing").get_context("f
     program = program.replace("\nfor ctx in", "\ndef value_of_state():\n    return state.value\n\nfor ctx in")
     ours, standard = succeeded(run_python("-", stdin=program)).splitlines()
     assert ours == standard == "5 [0.0] [30]"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_new_body_of_a_function_has_the_attributes_that_an_initializer_gave_it(method: str) -> None:
+    program = f"""
+import enum
+
+import mp_all as mp
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Store:
+    kept = {{}}
+
+
+def keep(value):
+    look.value = alias["value"] = value
+    Store.kept[Color.RED] = value
+
+
+def look(i):
+    return i, look.value, table["value"], Store.kept, Color.RED.name
+
+
+alias = table = {{}}
+with mp.get_context({method!r}).Pool(1, keep, (5,)) as pool:
+    print(pool.map(look, [1, 2]))
+
+    def look(i):
+        return look.value, table is alias, [*Color]
+
+    class Color(enum.Enum):
+        RED = 1
+        BLUE = 2
+
+    print(pool.map(look, [1]))
+"""
+    assert succeeded(run_python("-", stdin=program)).splitlines() == [
+        "[(1, 5, 5, {<Color.RED: 1>: 5}, 'RED'), (2, 5, 5, {<Color.RED: 1>: 5}, 'RED')]",
+        "[(5, True, [<Color.RED: 1>, <Color.BLUE: 2>])]",
+    ]

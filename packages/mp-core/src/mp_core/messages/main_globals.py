@@ -24,8 +24,9 @@ import io
 import pickle
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import process
+from operator import is_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 
 from mp_core.children.main_module import main_can_be_imported
@@ -38,13 +39,16 @@ if TYPE_CHECKING:
 SHORT = 1 << 14  # bytes of a pickle
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _FIXED = frozenset({int, float, complex, bool, str, bytes, type(None)})
+_CONTAINERS = frozenset({list, dict, set})
 _CACHED: Any = type(functools.lru_cache(len))
 
 # The globals that messages have set, and those from before: the main module of a new child has names of Python's own.
 _given: dict[str, Any] | None = None
 # The short pickles of what messages have brought last; None of another value.
 _brought: dict[str, bytes | None] = {}
+# Those with attributes that an initializer has changed, the functions by their names: each message makes new ones.
 _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
+_own_functions: set[str] = set()
 
 
 def is_definition(thing: Any) -> bool:
@@ -77,11 +81,13 @@ def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable
             _given.pop(name, None)
             continue
         if type(value) in _FIXED or is_definition(value) or not _is_as_before(main, name, value):
+            if name in _own_functions and type(value) is type(main.get(name)) is FunctionType:
+                vars(value).update(vars(main[name]))
             main[name] = _given[name] = resolved(value)
 
 
 def is_own(kind: type) -> bool:
-    """Tell whether an initializer has changed the class."""
+    """Tell whether an initializer has changed the attributes of the class."""
     return kind in _own_classes
 
 
@@ -130,55 +136,56 @@ def initialize(function: Callable[..., object], *args: Any) -> None:
     for name, value in used.items():
         if not is_definition(value) and type(value) not in _FIXED:
             _brought[name] = _short_pickle(value)
-    definitions = {name: value for name, value in used.items() if isinstance(value, FunctionType | type)}
-    before = {name: _attributes(value) for name, value in definitions.items()}
+    changeable = {name: value for name, value in used.items() if issubclass(type(value), FunctionType | type)}
+    before = {name: dict(vars(value)) for name, value in changeable.items()}
+    pickles = {name: _pickles(value) for name, value in before.items()}
     function(*args)
     for name in used.keys() & _brought.keys():
         if _brought[name] is None:
             _given.pop(name, None)
-    for name, value in definitions.items():
-        if _are_changed(before[name], _attributes(value)):
-            _given.pop(name, None)
-            if isinstance(value, type):
-                _own_classes.add(value)
+    for name, value in changeable.items():
+        if _are_same(dict(vars(value)), before[name]) and _pickles(vars(value)) == pickles[name]:
+            continue
+        if issubclass(type(value), type):
+            _own_classes.add(value)
+        else:
+            _own_functions.add(name)
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(thing).items() if not name.startswith("__")}
+def _are_same(now: dict[str, Any], before: dict[str, Any]) -> bool:
+    return now.keys() == before.keys() and all(map(is_, now.values(), before.values()))
 
 
-def _are_changed(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Tell whether the attributes have changed, as far as anybody knows."""
-    if before.keys() != now.keys() or any(isinstance(value, list | dict | set) for value in now.values()):
-        return True
-    return any(value is not before[name] for name, value in now.items())
+def _pickles(attributes: Mapping[str, Any]) -> list[bytes | None]:
+    return [_short_pickle(value) for value in attributes.values() if type(value) in _CONTAINERS]
 
 
 def _used_by(things: list[Any], main: dict[str, Any]) -> set[str]:
     """Return the names of the globals that are among *things*, or that functions of these use, or what those call."""
+    at: dict[int, list[str]] = {}
+    for name, value in main.items():
+        at.setdefault(id(value), []).append(name)
     names: set[str] = set()
-    at = {id(value): name for name, value in main.items()}
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     while things:
         thing = things.pop()
         if id(thing) in seen:
             continue
-        seen.add(id(thing))
-        if id(thing) in at:
-            names.add(at[id(thing)])
-        if isinstance(thing, functools.partial):
+        seen[id(thing)], kind = thing, type(thing)
+        names.update(at.get(id(thing), ()))
+        if issubclass(kind, functools.partial):
             things += [thing.func, *thing.args, *thing.keywords.values()]
-        elif isinstance(thing, MethodType | classmethod | staticmethod):
+        elif issubclass(kind, MethodType | classmethod | staticmethod):
             things += [thing.__func__, getattr(thing, "__self__", None)]
-        elif isinstance(thing, FunctionType):
+        elif kind is FunctionType:
             things += [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
             if thing.__globals__ is main:
                 things += [main[name] for name in read_in(thing.__code__) if name in main]
-        elif isinstance(thing, type):
+        elif issubclass(kind, type):
             if thing.__module__ == "__main__":
                 things += vars(thing).values()
-        elif type(thing).__module__ == "__main__":
-            things.append(type(thing))
+        elif kind.__module__ == "__main__":
+            things.append(kind)
     return names
 
 
