@@ -37,7 +37,7 @@ from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 from mp_core import get_message_timeout
 from mp_core.children.death_pipe import DeathPipe
 from mp_core.children.main_module import MissingGuardError, check_guard
-from mp_core.sharing.backend import TryLock, copied_bytes, plain_loads, wait_any
+from mp_core.sharing.backend import TryLock, copied_bytes, is_small, plain_loads, wait_any
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError
@@ -186,6 +186,10 @@ class Scheduler(Workers):
         """
         if self._late or task.payload is not None or not task.may_change() or get_message_timeout() is not None:
             return
+        if not task.kwds and is_small(task.args):
+            task.shared = self.dispatcher.definitions.kept(task.function)
+            if task.shared is not None:
+                return  # as it is now
         small, large = self._ahead
         if len(small) >= MOST_AHEAD or len(large) >= MOST_LARGE or sum(list(large.values())) >= BYTES_AHEAD:
             return

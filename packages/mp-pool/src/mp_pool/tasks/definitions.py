@@ -75,6 +75,11 @@ class Definitions:
             known.shared, known.is_shared = self._share(function), True
         return known.shared
 
+    def kept(self, function: Any) -> SharedFunction | None:
+        """Return *function* if the workers keep it, and it is what they have; None otherwise."""
+        known = self._known.get(id(function.__code__)) if type(function) is FunctionType else None
+        return known.shared if known is not None and known.is_shared and known.is_same(function) else None
+
 
 class _Changeable(Exception):
     """A function has a part that may change and stay the same object."""
