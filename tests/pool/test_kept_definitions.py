@@ -134,6 +134,34 @@ def test_a_task_sees_what_its_function_is_made_of_when_it_is_made(start_method: 
     assert said(CHANGES, start_method) == "right\n"
 
 
+def test_a_waiting_task_has_the_globals_of_its_submission(start_method: str) -> None:
+    program = """
+    x = 0
+
+    def f(number):
+        return x
+
+    class Holder:
+        def __init__(self, value):
+            self.value = value
+
+        def get(self, number):
+            return self.value
+
+    with mp.get_context(sys.argv[1]).Pool(1) as pool:
+        waits = []
+        for x in range(5):
+            waits += [pool.apply_async(f, (0,)) for _ in range(100)]
+        x = -1
+        assert [wait.get() for wait in waits] == [number for number in range(5) for _ in range(100)]
+        # A bound method has the code of its function, and is another thing.
+        print([pool.apply(function, arguments) for _ in range(3) for function, arguments in (
+            (Holder.get, (Holder(1), 0)), (Holder(2).get, (0,)),
+        )])
+    """
+    assert said(program, start_method) == "[1, 2, 1, 2, 1, 2]\n"
+
+
 def test_a_message_that_comes_between_changes_nothing(start_method: str) -> None:
     program = """
     x, numbers = 1, [0]
