@@ -10,10 +10,14 @@ Note [One main module]
 ----------------------
 cloudpickle gives the functions of each message a namespace of their own. So an initializer that sets a global would set
 it for nobody, and a later task would not find it. Here all functions of a main module that cannot be imported have the
-receiver's main module as their globals. A message brings the globals that its functions use, and sets those that the
-receiver does not have, or that the sender has changed: the new body of a function runs. But none that the receiving
-process has made its own, see main_globals.py. So a worker keeps what its initializer has set, and the process that a
-function came from keeps its own globals when the function comes back.
+receiver's main module as their globals. A message brings the globals that its functions use, and sets those that
+
+    the receiver does not have          a new process has none
+    a message has set before            the sender may have changed them: the new body of a function runs
+    were there when it was forked       likewise
+
+but none that the receiving process has made its own, see main_globals.py. So a worker keeps what its initializer has
+set, and the process that a function came from keeps its own globals when the function comes back.
 
 Note [One class]
 ----------------
@@ -59,7 +63,6 @@ from mp_core.children.main_module import (
     own_definitions,
 )
 from mp_core.messages import main_globals
-from mp_core.messages.main_globals import is_definition
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
 
@@ -76,6 +79,7 @@ _Cached: Any = type(functools.lru_cache(len))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
 #: The reducers of multiprocessing for what has functions in it.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 # The code of functions that were sent with what cannot be pickled: there is no use in trying without.
 _refused: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
@@ -131,7 +135,7 @@ class Pickler(ForkingPickler):
             try:
                 trial.dump(_own_parts(thing) if type(thing) is FunctionType else thing)
             except Exception as error:
-                if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and is_definition(thing)):
+                if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and _is_definition(thing)):
                     raise
                 if _identity_of(thing) is None:
                     raise _UnknownError(repr(name)) from error
@@ -174,11 +178,11 @@ class Pickler(ForkingPickler):
 
     def _stand_ins(self, code: CodeType, needed: dict[str, Any]) -> dict[str, Any]:
         """Return the globals that the code reads, with what stands for those that cannot be pickled."""
-        read = main_globals.read_in(code)
+        read = _read_in(code)
         found = {name: value for name, value in needed.items() if name in read}
         for name, value in found.items():
             try:
-                if not is_definition(value) and self._is_refused(value, name):
+                if not _is_definition(value) and self._is_refused(value, name):
                     found[name] = _Inherited(_identity_of(value), name)
                     _refused.add(code)
             except _UnknownError as error:
@@ -264,9 +268,21 @@ class _Trial(Inheriting):
         return NotImplemented if reducer.__name__ in OF_FUNCTIONS else (bool, ())
 
 
+def _is_definition(thing: Any) -> bool:
+    return issubclass(type(thing), FunctionType | type | ModuleType | _Cached)
+
+
 def _own_parts(function: Any) -> Any:
     cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     return function.__defaults__, function.__kwdefaults__, vars(function), cells
+
+
+def _read_in(code: CodeType) -> set[Any]:
+    """Return the names that the code reads, and the functions in it; it may only set others."""
+    import dis
+
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in _READS}
+    return names.union(*(_read_in(each) for each in code.co_consts if type(each) is CodeType))
 
 
 def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
@@ -321,7 +337,7 @@ def _set_function(function: Any, state: Any) -> None:
     note_definitions()
     setter, inner, needed = state
     main = function.__globals__
-    main_globals.note_main(main)
+    main_globals.note_globals(main)
     builtins = main.get("__builtins__")
     setter(function, inner)
     main["__builtins__"] = builtins

@@ -2,69 +2,49 @@
 
 Note [Whose value it is]
 ------------------------
-A message brings the globals that its functions use. The sender may have changed one since the last message: then its
-value counts. Or the receiver may have, as an initializer that sets a global, fills a dict, or gives a class or a
-function an attribute: then its own does.
+A message brings the globals that its functions use, since the program may have changed them. But what this process has
+made of one stays:
 
-    the program                      brings                           the value here
-    ------------------------------   ------------------------------   ----------------------------------------
-    has not changed it               what the last message brought,   stays, with what functions have made of it
-                                     or what was there at the fork
-    has changed it                   another value                    is replaced
-    whatever it did                  whatever                         stays if it was set here
+    a function sets it                                       another object: seen
+    an initializer changes it in place: fills a dict, ...    seen by a look at its contents, before and after
+    an initializer gives a class an attribute                likewise; the class is one object in all messages
+    an initializer gives a function an attribute             likewise; the function of a later message gets it
+    a task changes it in place                               not seen: the next message replaces it
 
-Whether a list, a dict or an object is the same as before, its pickle says, if it is short. Of a longer one and of an
-array nobody knows: one that an initializer uses is this process's own from then on, any other is replaced.
+The look runs no code of the program, and does not go far: into lists, dicts, sets, small arrays, and the attributes of
+objects of the program's own classes.
 """
 
 from __future__ import annotations
 
-import functools
-import io
-import pickle
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
 from multiprocessing import process
 from operator import is_
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, SimpleNamespace
 
 from mp_core.children.main_module import main_can_be_imported
-from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
-SHORT = 1 << 14  # bytes of a pickle
-_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-_FIXED = frozenset({int, float, complex, bool, str, bytes, type(None)})
-_CONTAINERS = frozenset({list, dict, set})
-_CACHED: Any = type(functools.lru_cache(len))
+# Of one global: it takes some milliseconds to look at many.
+MOST_OBJECTS = 1000
+MOST_BYTES = 1 << 16
 
 # The globals that messages have set, and those from before: the main module of a new child has names of Python's own.
 _given: dict[str, Any] | None = None
-# The short pickles of what messages have brought last; None of another value.
-_brought: dict[str, bytes | None] = {}
-# Those with attributes that an initializer has changed, the functions by their names: each message makes new ones.
+# What an initializer has given attributes; the functions by their names, since each message makes new ones.
 _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
 _own_functions: set[str] = set()
 
 
-def is_definition(thing: Any) -> bool:
-    return issubclass(type(thing), FunctionType | type | ModuleType | _CACHED)
-
-
-def read_in(code: CodeType) -> set[Any]:
-    """Return the names that the code reads, and the functions in it; it may only set others."""
-    import dis
-
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in _READS}
-    return names.union(*(read_in(each) for each in code.co_consts if type(each) is CodeType))
-
-
-def note_main(main: dict[str, Any]) -> None:
-    """Note, before the first message sets something, what was there."""
+def note_globals(main: dict[str, Any]) -> None:
+    """Note what was there before the first message sets something."""
     global _given
     if _given is None:
         is_child = getattr(process.current_process(), "_inheriting", False) or process.parent_process() is not None
@@ -75,15 +55,12 @@ def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable
     """Set those of the globals that this process has not made its own; *resolved* returns a value in its place."""
     assert _given is not None
     for name, value in needed.items():
-        if name not in main:
-            _brought.pop(name, None)
-        elif not (name in _given and main[name] is _given[name]):
-            _given.pop(name, None)
-            continue
-        if type(value) in _FIXED or is_definition(value) or not _is_as_before(main, name, value):
+        if name not in main or (name in _given and main[name] is _given[name]):
             if name in _own_functions and type(value) is type(main.get(name)) is FunctionType:
                 vars(value).update(vars(main[name]))
             main[name] = _given[name] = resolved(value)
+        else:
+            _given.pop(name, None)
 
 
 def is_own(kind: type) -> bool:
@@ -91,107 +68,97 @@ def is_own(kind: type) -> bool:
     return kind in _own_classes
 
 
-def _is_as_before(main: dict[str, Any], name: str, value: Any) -> bool:
-    before = _brought[name] if name in _brought else _short_pickle(main.get(name))
-    _brought[name] = now = _short_pickle(value)
-    return name in main and now is not None and now == before
-
-
-class _LongError(Exception):
-    """A pickle is long, or has an array."""
-
-
-class _Short(io.BytesIO):
-    def write(self, part: Any) -> int:
-        if self.tell() + len(part) > SHORT:
-            raise _LongError
-        return super().write(part)
-
-
-def _refuse(buffer: pickle.PickleBuffer) -> NoReturn:
-    raise _LongError
-
-
-def _short_pickle(value: Any) -> bytes | None:
-    file = _Short()
-    try:
-        pickle.Pickler(file, 5, buffer_callback=_refuse).dump(value)
-    except Exception as error:
-        if is_of_handler(error):
-            raise
-        return None
-    return file.getvalue()
-
-
-# ---- initializers ----------------------------------------------------------------------------------------------------
-
-
 def initialize(function: Callable[..., object], *args: Any) -> None:
     """Call an initializer; what it changes of the main module is this process's own from then on."""
-    main = vars(sys.modules["__main__"])
     if _given is None:
         function(*args)  # the program has no such main module
         return
-    used = {name: main[name] for name in _used_by([function, *args], main)}
-    for name, value in used.items():
-        if not is_definition(value) and type(value) not in _FIXED:
-            _brought[name] = _short_pickle(value)
-    changeable = {name: value for name, value in used.items() if issubclass(type(value), FunctionType | type)}
-    before = {name: dict(vars(value)) for name, value in changeable.items()}
-    pickles = {name: _pickles(value) for name, value in before.items()}
+    main = vars(sys.modules["__main__"])
+    before = {name: _Contents(value) for name, value in main.items() if not _is_of_a_module(value)}
     function(*args)
-    for name in used.keys() & _brought.keys():
-        if _brought[name] is None:
-            _given.pop(name, None)
-    for name, value in changeable.items():
-        if _are_same(dict(vars(value)), before[name]) and _pickles(vars(value)) == pickles[name]:
+    for name, contents in before.items():
+        value = contents.thing
+        if main.get(name) is not value or contents.is_same():
             continue
         if issubclass(type(value), type):
-            _own_classes.add(value)
-        else:
+            _own_classes.add(value)  # type: ignore[arg-type]
+        elif type(value) is FunctionType:
             _own_functions.add(name)
+        else:
+            _given.pop(name, None)
 
 
-def _are_same(now: dict[str, Any], before: dict[str, Any]) -> bool:
-    return now.keys() == before.keys() and all(map(is_, now.values(), before.values()))
+def _is_of_a_module(thing: Any) -> bool:
+    """Tell whether *thing* is a function or class that every process can import."""
+    if type(thing) is FunctionType:
+        return thing.__module__ != "__main__"
+    return issubclass(type(thing), type) and vars(thing).get("__module__") != "__main__"
 
 
-def _pickles(attributes: Mapping[str, Any]) -> list[bytes | None]:
-    return [_short_pickle(value) for value in attributes.values() if type(value) in _CONTAINERS]
+class _Contents:
+    """The objects in *thing*, which are kept so that no other has the place of one, and what else tells of a change."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+        self._objects, self._rest = _looked_at(thing)
+
+    def is_same(self) -> bool:
+        """Tell whether *thing* has the same contents now."""
+        objects, rest = _looked_at(self.thing)
+        return len(objects) == len(self._objects) and all(map(is_, objects, self._objects)) and rest == self._rest
 
 
-def _used_by(things: list[Any], main: dict[str, Any]) -> set[str]:
-    """Return the names of the globals that are among *things*, or that functions of these use, or what those call."""
-    at: dict[int, list[str]] = {}
-    for name, value in main.items():
-        at.setdefault(id(value), []).append(name)
-    names: set[str] = set()
-    seen: dict[int, Any] = {}
-    while things:
-        thing = things.pop()
-        if id(thing) in seen:
+def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
+    """Return the first objects in *thing*, and the lengths of its lists and the bytes of its arrays."""
+    objects: list[Any] = [thing]
+    rest: list[Any] = []
+    seen = {id(thing)}
+    for each in objects:  # it grows
+        if len(objects) > MOST_OBJECTS:
+            break
+        kind = type(each)
+        if issubclass(kind, dict | list | tuple | set | frozenset | deque):
+            parts = _parts(each, kind, rest)
+        elif _is_array(kind):
+            if each.nbytes <= MOST_BYTES and not each.dtype.hasobject:
+                rest.append(each.tobytes())
             continue
-        seen[id(thing)], kind = thing, type(thing)
-        names.update(at.get(id(thing), ()))
-        if issubclass(kind, functools.partial):
-            things += [thing.func, *thing.args, *thing.keywords.values()]
-        elif issubclass(kind, MethodType | classmethod | staticmethod):
-            things += [thing.__func__, getattr(thing, "__self__", None)]
-        elif kind is FunctionType:
-            things += [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
-            if thing.__globals__ is main:
-                things += [main[name] for name in read_in(thing.__code__) if name in main]
-        elif issubclass(kind, type):
-            if thing.__module__ == "__main__":
-                things += vars(thing).values()
-        elif kind.__module__ == "__main__":
-            things.append(kind)
-    return names
+        elif kind is FunctionType or issubclass(kind, type):
+            if each is not thing:
+                continue
+            parts = [part for name, part in vars(each).items() if not name.startswith("__")]
+        elif kind is SimpleNamespace or vars(kind).get("__module__") == "__main__":
+            parts = _attributes(each)
+        else:
+            continue
+        objects += [part for part in parts if id(part) not in seen]
+        seen.update(map(id, parts))
+    return objects, rest
+
+
+def _parts(each: Any, kind: type, lengths: list[Any]) -> list[Any]:
+    # By the methods of Python's own class, which a class of the program may have replaced.
+    base: Any = next(base for base in (dict, list, tuple, set, frozenset, deque) if issubclass(kind, base))
+    lengths.append(base.__len__(each))
+    parts = [*islice(base.__iter__(each), MOST_OBJECTS)]
+    return [*parts, *islice(dict.values(each), MOST_OBJECTS)] if base is dict else parts
+
+
+def _is_array(kind: type) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and kind is numpy.ndarray
+
+
+def _attributes(thing: Any) -> list[Any]:
+    try:
+        return [*object.__getattribute__(thing, "__dict__").values()]
+    except Exception:
+        return []  # it has none, or its class has something else by this name
 
 
 def begin_in_child() -> None:
-    """Forget what the parent was sent. To count references to each global would copy the memory of all of them."""
+    """Forget what the parent was sent: all is from before now."""
     global _given
-    # Where the main module can be imported, the first message from a program without one looks at them instead.
+    # To count references to each global would copy the memory of all of them. Where the main module can be imported,
+    # the first message from a program without one looks at them instead.
     _given = None if main_can_be_imported() else dict(vars(sys.modules["__main__"]))
-    _brought.clear()

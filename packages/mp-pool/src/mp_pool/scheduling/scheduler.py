@@ -47,7 +47,7 @@ from mp_pool.scheduling.unopened import imports_under_way, unopened
 from mp_pool.scheduling.workers import Workers, end_workers
 from mp_pool.tasks import task_messages
 from mp_pool.tasks.definitions import Definitions
-from mp_pool.tasks.in_flight import is_interrupted, is_used_again
+from mp_pool.tasks.in_flight import Handles, is_interrupted, is_used_again, withdraw
 from mp_pool.tasks.shared_function import SharedFunction, share
 from mp_pool.tasks.task import Delivery, Task, TaskSource, abort_all, cancelled, deliver, deliver_all, report, take_next
 from mp_pool.workers.worker import Worker
@@ -103,6 +103,7 @@ class Scheduler(Workers):
         # See `_prepare_ahead`: small tasks and large ones, with their bytes. Each change is one call in C.
         self._ahead: tuple[dict[Task, int], dict[Task, int]] = {}, {}
         self._late: dict[Task, int] = {}  # one that could not be among them; those behind it are not either
+        self._refused: deque[tuple[int, Any, Handles]] = deque()  # its message, for a thread that no handler interrupts
         self._cause, self._broken = cause, broken
         self._progress = progress
         self._lock: Any = TryLock()
@@ -198,8 +199,11 @@ class Scheduler(Workers):
         self._pickle_early(task)
         size = len(task.payload or b"") + copied_bytes(0) - before
         if is_used_again(task.handles):
-            task.drop()
+            payload, handles = task.payload, task.handles
+            task.payload, task.handles = None, ()
+            self._refused.append((task.kind, payload, handles))
             task.ahead, self._late[task] = self._late, 0
+            del small[task]
         elif size > BYTES_AHEAD // MOST_AHEAD:
             task.ahead, large[task] = large, size
             del small[task]
@@ -648,6 +652,7 @@ class Scheduler(Workers):
         if self._lazily:
             self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
         dispatcher.forget()
+        self._withdraw_refused()
         self._do_asked()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
@@ -708,7 +713,15 @@ class Scheduler(Workers):
             if self._progress is not None:
                 self._progress.close()
 
+    def _withdraw_refused(self) -> None:
+        while self._refused:
+            try:
+                withdraw(*self._refused.popleft())
+            except IndexError:
+                break  # another thread has taken the last one
+
     def _abort(self) -> None:
+        self._withdraw_refused()
         error = self._broken(self.reason)
         queue = self.dispatcher.queue
         while queue:

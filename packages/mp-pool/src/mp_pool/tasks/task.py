@@ -212,14 +212,17 @@ class Task:
 
     def drop(self, begun: bool = False) -> None:
         """
-        Release the resources of a payload that no worker has received, or perhaps the one that had *begun* it and is
-        dead. The next `pickle` makes it again if it had some.
+        Release the resources of a payload that no worker has received; if it was *begun*, a worker that is dead now
+        may have. The next `pickle` makes it again if it had some.
         """
         self._is_ahead_no_more()
         if self.payload is not None and self.kind == task_messages.RICH:
             payload, handles = self.payload, self.handles
             self.payload, self.handles = None, ()  # first: they are not released twice
-            (release if begun else withdraw)(self.kind, payload, handles)
+            if begun:
+                release(self.kind, payload, handles)
+            else:
+                withdraw(self.kind, payload, handles)
 
 
 class TaskSource:
