@@ -439,3 +439,100 @@ with mp.get_context({method!r}).Pool(1, read) as pool:
         "(['RED', 'BLUE'], 'new', True, None, [1, 2])",
         "(['RED', 'BLUE'], 'new', True, [1], [1, 2])",
     ]
+
+
+RANDOM = """
+import random
+import sys
+from random import randint
+from random import random as draw
+
+import numpy as np
+from numpy.random import rand
+
+import mp_all as mp
+
+rng, legacy = np.random.default_rng(0), np.random.RandomState(1)
+plain, twister = random.Random(2), np.random.Generator(np.random.MT19937(3))
+
+
+def numbers(i):
+    return float(rng.normal()), float(legacy.rand()), plain.random(), float(twister.random())
+
+
+def seeded(seed):
+    np.random.seed(seed)
+    random.seed(seed)
+    return float(rand()), draw(), randint(1, 1 << 30)
+
+
+def skip():
+    rng.normal(), legacy.rand(), plain.random(), twister.random()
+
+
+expected = [numbers(i) for i in range(5)]
+rng, legacy = np.random.default_rng(0), np.random.RandomState(1)
+plain, twister = random.Random(2), np.random.Generator(np.random.MT19937(3))
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_generator_of_random_numbers_goes_on_in_its_worker(method: str) -> None:
+    program = f"""{RANDOM}
+ctx = mp.get_context({method!r})
+with ctx.Pool(1) as pool:
+    print(pool.map(numbers, range(3), chunksize=1) == expected[:3], end=" ")
+    print([pool.apply(numbers, (0,)) for _ in range(2)] == expected[3:], end=" ")
+    rng = np.random.default_rng(9)  # the program has another one
+    print(pool.apply(numbers, (0,))[0] == float(np.random.default_rng(9).normal()))
+rng = np.random.default_rng(0)
+with mp.ProcessPoolExecutor(1, mp_context=ctx, initializer=skip) as pool:
+    print([pool.submit(numbers, 0).result() for _ in range(2)] == expected[1:3])
+"""
+    printed = succeeded(run_python("-", stdin=program)).splitlines()
+    # A new process has the generators only when the first task brings them: the initializer brings its own.
+    assert printed == ["True True True", "True"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_task_seeds_the_generator_that_the_functions_of_its_module_use(method: str) -> None:
+    program = f"""{RANDOM}
+with mp.get_context({method!r}).Pool(1) as pool:
+    one, again, other = pool.map(seeded, [1, 1, 2], chunksize=1)
+print(one == again == seeded(1), other == seeded(2), one == other)
+"""
+    assert succeeded(run_python("-", stdin=program)) == "True True False\n"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_text_file_is_that_of_the_forked_worker_and_no_copy_of_its_content(method: str, tmp_path: Path) -> None:
+    program = f"""
+import sys
+
+import mp_all as mp
+
+file, output = open({str(tmp_path / "file")!r}, "a+"), sys.stdout
+
+
+def write(i):
+    file.write(f"{{i}}\\n")
+    file.flush()
+
+
+def is_standard(i):
+    return output is sys.stdout
+
+
+with mp.get_context({method!r}).Pool(1) as pool:
+    print(pool.apply(is_standard, (0,)))
+    try:
+        pool.map(write, range(3))
+    except TypeError as error:
+        print(error)
+"""
+    printed = succeeded(run_python("-", stdin=program)).splitlines()
+    written = (tmp_path / "file").read_text()
+    if method == "fork":
+        assert (printed, written) == (["True"], "0\n1\n2\n")
+    else:
+        assert (printed, written) == (["True", "cannot pickle 'TextIOWrapper' object"], "")

@@ -53,7 +53,7 @@ import weakref
 from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 
 from mp_core.children.main_module import (
     is_in_each_main,
@@ -110,6 +110,8 @@ class Pickler(ForkingPickler):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if kind is functools.cached_property:  # it has a lock up to 3.11
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
+        if kind in (BuiltinFunctionType, MethodType) and (home := _home(thing)) is not None:
+            return getattr, (home, thing.__name__)
         if not (kind in (FunctionType, _Cached) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
         if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):
@@ -157,7 +159,9 @@ class Pickler(ForkingPickler):
             self.globals_ref: dict[int, Any] = {}
             for kind, reducer in base.dispatch_table.items():
                 if kind not in self.dispatch_table:
-                    dict.__setitem__(self.dispatch_table, kind, reducer)
+                    # cloudpickle would send a copy of what is in a file.
+                    own = _reduce_file if kind is io.TextIOWrapper else reducer
+                    dict.__setitem__(self.dispatch_table, kind, own)
             if not main_can_be_imported():
                 self.globals_ref[id(vars(sys.modules["__main__"]))] = _MAIN
         self._function_getnewargs = base._function_getnewargs.__get__(self)
@@ -188,6 +192,22 @@ class Pickler(ForkingPickler):
             except _UnknownError as error:
                 raise _UnknownGlobalError(repr(name)) from error
         return found
+
+
+def _home(method: Any) -> ModuleType | None:
+    """Return the module whose function is this method of an object that it hides, as `random.random` is."""
+    owner = type(method.__self__)
+    module = sys.modules.get(owner.__module__)
+    if issubclass(owner, ModuleType | type) or owner.__module__ == "__main__":
+        return None
+    return module if getattr(module, method.__name__, None) == method else None
+
+
+def _reduce_file(file: Any) -> Any:
+    for name in ("stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError(f"cannot pickle {type(file).__name__!r} object")
 
 
 def _is_imported(module: ModuleType) -> bool:

@@ -10,6 +10,7 @@ made of one stays:
     an initializer gives a class an attribute                likewise; the class is one object in all messages
     an initializer gives a function an attribute             likewise; the function of a later message gets it
     a task changes it in place                               not seen: the next message replaces it
+    it is a generator of random numbers                      goes on here, until the program has another state
 
 The look runs no code of the program, and does not go far: into lists, dicts, sets, small arrays, and the attributes of
 objects of the program's own classes.
@@ -17,6 +18,7 @@ objects of the program's own classes.
 
 from __future__ import annotations
 
+import pickle
 import sys
 import weakref
 from collections import deque
@@ -41,6 +43,9 @@ _given: dict[str, Any] | None = None
 # What an initializer has given attributes; the functions by their names, since each message makes new ones.
 _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
 _own_functions: set[str] = set()
+# The states of the generators of random numbers that messages have brought, and of those that an initializer found.
+_states: dict[str, bytes] = {}
+_GENERATORS = frozenset({"Generator", "RandomState", "Random"})
 
 
 def note_globals(main: dict[str, Any]) -> None:
@@ -56,11 +61,33 @@ def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable
     assert _given is not None
     for name, value in needed.items():
         if name not in main or (name in _given and main[name] is _given[name]):
+            if type(value).__name__ in _GENERATORS and _goes_on(main, name, value):
+                continue
             if name in _own_functions and type(value) is type(main.get(name)) is FunctionType:
                 vars(value).update(vars(main[name]))
             main[name] = _given[name] = resolved(value)
         else:
             _given.pop(name, None)
+
+
+def _goes_on(main: dict[str, Any], name: str, value: Any) -> bool:
+    """Tell whether the program has the same state as before, in which the generator here began."""
+    now, before = _state(value), _states.get(name) or _state(main.get(name))
+    _states[name] = now
+    return bool(now) and now == before and type(main.get(name)) is type(value)
+
+
+def _state(generator: Any) -> bytes:
+    """Return the state of a generator of random numbers; nothing for what is none."""
+    kind = type(generator)
+    match kind.__module__, kind.__name__:
+        case "random", "Random":
+            return pickle.dumps(generator.getstate())
+        case "numpy.random._generator", "Generator":
+            return pickle.dumps(generator.bit_generator.state)
+        case "numpy.random.mtrand", "RandomState":
+            return pickle.dumps(generator.get_state(legacy=False))
+    return b""
 
 
 def is_own(kind: type) -> bool:
@@ -75,6 +102,7 @@ def initialize(function: Callable[..., object], *args: Any) -> None:
         return
     main = vars(sys.modules["__main__"])
     before = {name: _Contents(value) for name, value in main.items() if not _is_of_a_module(value)}
+    _states.update((name, _state(value)) for name, value in main.items() if type(value).__name__ in _GENERATORS)
     function(*args)
     for name, contents in before.items():
         value = contents.thing
@@ -162,3 +190,4 @@ def begin_in_child() -> None:
     # To count references to each global would copy the memory of all of them. Where the main module can be imported,
     # the first message from a program without one looks at them instead.
     _given = None if main_can_be_imported() else dict(vars(sys.modules["__main__"]))
+    _states.clear()
