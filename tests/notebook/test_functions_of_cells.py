@@ -536,3 +536,37 @@ with mp.get_context({method!r}).Pool(1) as pool:
         assert (printed, written) == (["True"], "0\n1\n2\n")
     else:
         assert (printed, written) == (["True", "cannot pickle 'TextIOWrapper' object"], "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_function_may_mention_a_pool_or_a_result_that_its_worker_does_not_have(method: str) -> None:
+    program = f"""
+import mp_all as mp
+
+ctx = mp.get_context({method!r})
+
+
+class Runner:
+    def work(self, i):
+        return 2 * i
+
+    def run(self, pool_of):
+        return list(pool_of().map(self.work, range(3))), result.get()
+
+
+def twice(i, top=False):
+    return pool.apply(twice, (i,)) + executor.submit(twice, i).result() + len(imap) if top else 2 * i
+
+
+with ctx.Pool(1) as pool, mp.ProcessPoolExecutor(1, mp_context=ctx) as executor:
+    result, future, imap = pool.apply_async(abs, (-1,)), executor.submit(abs, -2), pool.imap(abs, [1])
+    print(Runner().run(lambda: pool), Runner().run(lambda: executor), pool.apply(twice, (3,)))
+    try:
+        pool.apply(twice, (3, True))
+    except NameError as error:
+        print(error)
+"""
+    assert succeeded(run_python("-", stdin=program)).splitlines() == [
+        "([0, 2, 4], 1) ([0, 2, 4], 1) 6",
+        "name 'pool' is not defined",
+    ]

@@ -77,6 +77,13 @@ _OF_MAIN = ("__main__", "builtins")
 _SINGLETONS = (type(None), type(...), type(NotImplemented))
 _Cached: Any = type(functools.lru_cache(len))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
+_HANDLES = (
+    ("multiprocessing.pool", "Pool"),
+    ("multiprocessing.pool", "ApplyResult"),
+    ("multiprocessing.pool", "IMapIterator"),
+    ("concurrent.futures._base", "Executor"),
+    ("concurrent.futures._base", "Future"),
+)
 #: The reducers of multiprocessing for what has functions in it.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -175,7 +182,8 @@ class Pickler(ForkingPickler):
         if args[1] is not _MAIN:
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
-        needed, state[1]["__globals__"] = state[1]["__globals__"], {}
+        needed = {name: value for name, value in state[1]["__globals__"].items() if not _is_handle(value)}
+        state[1]["__globals__"] = {}
         if self.inherits:
             needed = self._stand_ins(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function
@@ -192,6 +200,15 @@ class Pickler(ForkingPickler):
             except _UnknownError as error:
                 raise _UnknownGlobalError(repr(name)) from error
         return found
+
+
+def _is_handle(thing: Any) -> bool:
+    """
+    Tell whether *thing* stands for work of this process, as a pool, a future or a result. A function may mention one
+    that another process does not have: it is an error where the function uses it.
+    """
+    kinds = [getattr(sys.modules.get(module), name, ()) for module, name in _HANDLES]
+    return any(issubclass(type(thing), kind) for kind in kinds)
 
 
 def _home(method: Any) -> ModuleType | None:
