@@ -162,6 +162,34 @@ def test_a_waiting_task_has_the_globals_of_its_submission(start_method: str) -> 
     assert said(program, start_method) == "[1, 2, 1, 2, 1, 2]\n"
 
 
+def test_definitions_that_share_a_global_have_each_its_own_value_of_that(start_method: str) -> None:
+    program = """
+    import time
+
+    scale = 1
+
+    def double(number):
+        return 2 * scale
+
+    def triple(number):
+        return 3 * scale
+
+    with mp.get_context(sys.argv[1]).Pool(1) as pool:
+        for _ in range(500):  # they are kept, and known to be tiny
+            pool.apply_async(double, (0,)), pool.apply_async(triple, (0,))
+        found = []
+        for _ in range(20):
+            slow = pool.apply_async(time.sleep, (0.002,))
+            scale = 1
+            waits = [pool.apply_async(double, (0,)) for _ in range(40)]
+            scale = 10
+            waits += [pool.apply_async(triple, (0,)) for _ in range(40)]
+            found.append([wait.get() for wait in waits])
+        print(found == [[2] * 40 + [30] * 40] * 20)
+    """
+    assert said(program, start_method) == "True\n"
+
+
 def test_a_message_that_comes_between_changes_nothing(start_method: str) -> None:
     program = """
     x, numbers = 1, [0]

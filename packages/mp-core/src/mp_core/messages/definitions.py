@@ -117,8 +117,8 @@ class Pickler(ForkingPickler):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if kind is functools.cached_property:  # it has a lock up to 3.11
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
-        if kind in (BuiltinFunctionType, MethodType) and (home := _home(thing)) is not None:
-            return getattr, (home, thing.__name__)
+        if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self) and (home := _home(thing)):
+            return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
         if not (kind in (FunctionType, _Cached) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
         if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):
@@ -182,8 +182,8 @@ class Pickler(ForkingPickler):
         if args[1] is not _MAIN:
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
-        needed = {name: value for name, value in state[1]["__globals__"].items() if not _is_handle(value)}
-        state[1]["__globals__"] = {}
+        needed, state[1]["__globals__"] = state[1]["__globals__"], {}
+        needed = {name: main_globals.Absent if _is_handle(value) else value for name, value in needed.items()}
         if self.inherits:
             needed = self._stand_ins(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function
@@ -207,17 +207,19 @@ def _is_handle(thing: Any) -> bool:
     Tell whether *thing* stands for work of this process, as a pool, a future or a result. A function may mention one
     that another process does not have: it is an error where the function uses it.
     """
-    kinds = [getattr(sys.modules.get(module), name, ()) for module, name in _HANDLES]
-    return any(issubclass(type(thing), kind) for kind in kinds)
+    kind = type(thing)
+    if kind.__module__.partition(".")[0] not in ("multiprocessing", "concurrent", "mp_pool"):
+        return False  # a program's own may be sent
+    return any(issubclass(kind, getattr(sys.modules.get(module), name, ())) for module, name in _HANDLES)
 
 
 def _home(method: Any) -> ModuleType | None:
-    """Return the module whose function is this method of an object that it hides, as `random.random` is."""
-    owner = type(method.__self__)
-    module = sys.modules.get(owner.__module__)
-    if issubclass(owner, ModuleType | type) or owner.__module__ == "__main__":
-        return None
-    return module if getattr(module, method.__name__, None) == method else None
+    """Return the module whose function is this method of a generator that the module hides, as `random.random` is."""
+    for module, hidden in (("random", "_inst"), ("numpy.random.mtrand", "_rand")):
+        home = sys.modules.get(module)
+        if home is not None and method.__self__ is getattr(home, hidden) and hasattr(home, method.__name__):
+            return home
+    return None
 
 
 def _reduce_file(file: Any) -> Any:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from itertools import islice
 from multiprocessing import process
 from operator import is_
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, GetSetDescriptorType, SimpleNamespace
 
 from mp_core.children.main_module import main_can_be_imported
 
@@ -34,18 +34,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Of one global: it takes some milliseconds to look at many.
-MOST_OBJECTS = 1000
+# Of one global, and of all: it takes some milliseconds to look at so many.
+MOST_OBJECTS, MOST_OF_ALL = 1000, 50_000
 MOST_BYTES = 1 << 16
 
 # The globals that messages have set, and those from before: the main module of a new child has names of Python's own.
 _given: dict[str, Any] | None = None
-# What an initializer has given attributes; the functions by their names, since each message makes new ones.
+# What an initializer has given attributes; the functions by their names, since each message makes new ones, with the
+# names of these attributes.
 _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
-_own_functions: set[str] = set()
+_own_functions: dict[str, set[str]] = {}
 # The states of the generators of random numbers that messages have brought, and of those that an initializer found.
 _states: dict[str, bytes] = {}
-_GENERATORS = frozenset({"Generator", "RandomState", "Random"})
+_GENERATORS = (("random", "Random"), ("numpy.random", "Generator"), ("numpy.random", "RandomState"))
+_GENERATOR_NAMES = frozenset(name for _, name in _GENERATORS)
+
+# By what Python says of a class, whatever its metaclass says.
+_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+_attributes_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+
+
+class Absent:
+    """Stands in a message for a global that the receiver cannot have."""
 
 
 def note_globals(main: dict[str, Any]) -> None:
@@ -59,35 +70,59 @@ def note_globals(main: dict[str, Any]) -> None:
 def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable[[Any], Any]) -> None:
     """Set those of the globals that this process has not made its own; *resolved* returns a value in its place."""
     assert _given is not None
+    generators: list[tuple[str, Any, bytes]] = []
     for name, value in needed.items():
-        if name not in main or (name in _given and main[name] is _given[name]):
-            if type(value).__name__ in _GENERATORS and _goes_on(main, name, value):
-                continue
-            if name in _own_functions and type(value) is type(main.get(name)) is FunctionType:
-                vars(value).update(vars(main[name]))
-            main[name] = _given[name] = resolved(value)
-        else:
+        if name in main and not (name in _given and main[name] is _given[name]):
             _given.pop(name, None)
+        elif value is Absent:
+            main.pop(name, None)
+            _given.pop(name, None)
+        elif _name_of(type(value)) in _GENERATOR_NAMES and (state := _state(value)):
+            generators.append((name, value, state))
+        else:
+            if name in _own_functions and type(value) is type(main.get(name)) is FunctionType:
+                own = vars(main[name])
+                vars(value).update((key, own[key]) for key in _own_functions[name] if key in own)
+            main[name] = _given[name] = resolved(value)
+    if generators:
+        _set_generators(main, _given, generators)
 
 
-def _goes_on(main: dict[str, Any], name: str, value: Any) -> bool:
-    """Tell whether the program has the same state as before, in which the generator here began."""
-    now, before = _state(value), _states.get(name) or _state(main.get(name))
-    _states[name] = now
-    return bool(now) and now == before and type(main.get(name)) is type(value)
+def _set_generators(main: dict[str, Any], given: dict[str, Any], generators: list[tuple[str, Any, bytes]]) -> None:
+    """Set generators of random numbers; one that the program has in the same state as before goes on as it is here."""
+    for name, value, state in generators:
+        own = main.get(name)
+        before = _states.get(name) or _state(own)
+        _states[name] = state
+        # The object of the message, since others in that may refer to it.
+        if state == before and type(own) is type(value) and _state(value) == state:
+            _set_state(value, own)
+        main[name] = given[name] = value
 
 
 def _state(generator: Any) -> bytes:
     """Return the state of a generator of random numbers; nothing for what is none."""
     kind = type(generator)
-    match kind.__module__, kind.__name__:
-        case "random", "Random":
-            return pickle.dumps(generator.getstate())
-        case "numpy.random._generator", "Generator":
-            return pickle.dumps(generator.bit_generator.state)
-        case "numpy.random.mtrand", "RandomState":
-            return pickle.dumps(generator.get_state(legacy=False))
+    for module, name in _GENERATORS:
+        if kind is getattr(sys.modules.get(module), name, None):
+            match name:
+                case "Random":
+                    return pickle.dumps(generator.getstate())
+                case "Generator":
+                    return pickle.dumps(generator.bit_generator.state)
+                case _:
+                    return pickle.dumps(generator.get_state(legacy=False))
     return b""
+
+
+def _set_state(generator: Any, other: Any) -> None:
+    match _name_of(type(generator)):
+        case "Random":
+            generator.setstate(other.getstate())
+        case "Generator":
+            generator.bit_generator.state = other.bit_generator.state
+        case _:
+            generator.set_state(other.get_state(legacy=False))
 
 
 def is_own(kind: type) -> bool:
@@ -101,17 +136,22 @@ def initialize(function: Callable[..., object], *args: Any) -> None:
         function(*args)  # the program has no such main module
         return
     main = vars(sys.modules["__main__"])
-    before = {name: _Contents(value) for name, value in main.items() if not _is_of_a_module(value)}
-    _states.update((name, _state(value)) for name, value in main.items() if type(value).__name__ in _GENERATORS)
+    _states.update((name, state) for name, value in main.items() if (state := _state(value)))
+    before: dict[str, _Contents] = {}
+    left = MOST_OF_ALL
+    for name, found in main.items():
+        if left > 0 and not _is_of_a_module(found):
+            before[name] = contents = _Contents(found)
+            left -= contents.count
     function(*args)
     for name, contents in before.items():
         value = contents.thing
-        if main.get(name) is not value or contents.is_same():
+        if main.get(name) is not value or not (changed := contents.changed()):
             continue
-        if issubclass(type(value), type):
-            _own_classes.add(value)  # type: ignore[arg-type]
-        elif type(value) is FunctionType:
-            _own_functions.add(name)
+        if type(value) is FunctionType:
+            _own_functions.setdefault(name, set()).update(changed)
+        elif issubclass(type(value), type):
+            _own_classes.add(contents.thing)
         else:
             _given.pop(name, None)
 
@@ -120,43 +160,64 @@ def _is_of_a_module(thing: Any) -> bool:
     """Tell whether *thing* is a function or class that every process can import."""
     if type(thing) is FunctionType:
         return thing.__module__ != "__main__"
-    return issubclass(type(thing), type) and vars(thing).get("__module__") != "__main__"
+    return issubclass(type(thing), type) and _module_of(thing) != "__main__"
 
 
 class _Contents:
-    """The objects in *thing*, which are kept so that no other has the place of one, and what else tells of a change."""
+    """What is in *thing*, of a function or class by the attribute, of anything else in one piece."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
-        self._objects, self._rest = _looked_at(thing)
+        self._parts = {name: _looked_at(part) for name, part in _parts_of(thing).items()}
+        self.count = sum(len(objects) for objects, _ in self._parts.values()) + 1
 
-    def is_same(self) -> bool:
-        """Tell whether *thing* has the same contents now."""
-        objects, rest = _looked_at(self.thing)
-        return len(objects) == len(self._objects) and all(map(is_, objects, self._objects)) and rest == self._rest
+    def changed(self) -> set[str]:
+        """Return which parts have other contents now."""
+        parts = _parts_of(self.thing)
+        return {
+            name
+            for name in parts.keys() | self._parts.keys()
+            if name not in parts or name not in self._parts or not _are_same(_looked_at(parts[name]), self._parts[name])
+        }
+
+
+def _parts_of(thing: Any) -> dict[str, Any]:
+    if type(thing) is FunctionType:
+        attributes = vars(thing)
+    elif issubclass(type(thing), type):
+        attributes = _attributes_of(thing)
+    else:
+        return {"": thing}
+    # Python and its enumerations have names of their own.
+    return {name: part for name, part in attributes.items() if type(name) is str and not name.endswith("_")}
+
+
+def _are_same(now: tuple[list[Any], list[Any]], before: tuple[list[Any], list[Any]]) -> bool:
+    return len(now[0]) == len(before[0]) and all(map(is_, now[0], before[0])) and now[1] == before[1]
 
 
 def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
-    """Return the first objects in *thing*, and the lengths of its lists and the bytes of its arrays."""
+    """
+    Return the first objects in *thing*, and the lengths of its lists and the bytes of its arrays.
+
+    The objects are kept until they are compared, so that no other has the place of one.
+    """
     objects: list[Any] = [thing]
     rest: list[Any] = []
     seen = {id(thing)}
+    left = MOST_BYTES
     for each in objects:  # it grows
         if len(objects) > MOST_OBJECTS:
             break
         kind = type(each)
         if issubclass(kind, dict | list | tuple | set | frozenset | deque):
-            parts = _parts(each, kind, rest)
-        elif _is_array(kind):
-            if each.nbytes <= MOST_BYTES and not each.dtype.hasobject:
-                rest.append(each.tobytes())
+            parts = _items_of(each, kind, rest)
+        elif _is_private_array(each) and each.nbytes <= left:
+            left -= each.nbytes
+            rest.append(each.tobytes())
             continue
-        elif kind is FunctionType or issubclass(kind, type):
-            if each is not thing:
-                continue
-            parts = [part for name, part in vars(each).items() if not name.startswith("__")]
-        elif kind is SimpleNamespace or vars(kind).get("__module__") == "__main__":
-            parts = _attributes(each)
+        elif kind is SimpleNamespace or (_module_of(kind) == "__main__" and not issubclass(kind, type)):
+            parts = _values_of(each, kind)
         else:
             continue
         objects += [part for part in parts if id(part) not in seen]
@@ -164,7 +225,7 @@ def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
     return objects, rest
 
 
-def _parts(each: Any, kind: type, lengths: list[Any]) -> list[Any]:
+def _items_of(each: Any, kind: type, lengths: list[Any]) -> list[Any]:
     # By the methods of Python's own class, which a class of the program may have replaced.
     base: Any = next(base for base in (dict, list, tuple, set, frozenset, deque) if issubclass(kind, base))
     lengths.append(base.__len__(each))
@@ -172,16 +233,19 @@ def _parts(each: Any, kind: type, lengths: list[Any]) -> list[Any]:
     return [*parts, *islice(dict.values(each), MOST_OBJECTS)] if base is dict else parts
 
 
-def _is_array(kind: type) -> bool:
+def _is_private_array(each: Any) -> bool:
+    """Tell whether *each* is an array with memory of its own: others may change what is shared."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and kind is numpy.ndarray
+    return numpy is not None and type(each) is numpy.ndarray and each.base is None and not each.dtype.hasobject
 
 
-def _attributes(thing: Any) -> list[Any]:
-    try:
-        return [*object.__getattribute__(thing, "__dict__").values()]
-    except Exception:
-        return []  # it has none, or its class has something else by this name
+def _values_of(thing: Any, kind: type) -> list[Any]:
+    """Return the attributes of an object, if it has a dict that is no property of its class."""
+    for base in type.__dict__["__mro__"].__get__(kind):
+        found = _attributes_of(base).get("__dict__")
+        if found is not None:
+            return [*found.__get__(thing).values()] if type(found) is GetSetDescriptorType else []
+    return []
 
 
 def begin_in_child() -> None:
@@ -190,4 +254,6 @@ def begin_in_child() -> None:
     # To count references to each global would copy the memory of all of them. Where the main module can be imported,
     # the first message from a program without one looks at them instead.
     _given = None if main_can_be_imported() else dict(vars(sys.modules["__main__"]))
+    _own_classes.clear()
+    _own_functions.clear()
     _states.clear()

@@ -256,7 +256,7 @@ class Dispatcher:
 
     def _next_tiny(self, most: int) -> tuple[list[Task] | list[Item], Task | None]:
         """Return the next tasks that may be in one batch, *most* of them, and the one after them that may not."""
-        functions: dict[Any, bool] = {}
+        functions: dict[Any, Any] = {}
         source = self.queue[0] if self.queue else None
         if (
             isinstance(source, TaskSource)

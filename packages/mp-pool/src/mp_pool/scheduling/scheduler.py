@@ -185,14 +185,16 @@ class Scheduler(Workers):
         have more references to one array than there are: see Note [A reference that was used again]. And messages with
         a timeout are pickled late, as it begins then.
         """
-        if self._late or task.payload is not None or not task.may_change() or get_message_timeout() is not None:
+        if task.payload is not None or not task.may_change() or get_message_timeout() is not None:
             return
         if not task.kwds and is_small(task.args):
             task.shared = self.dispatcher.definitions.kept(task.function)
             if task.shared is not None:
                 return  # as it is now
         small, large = self._ahead
-        if len(small) >= MOST_AHEAD or len(large) >= MOST_LARGE or sum(list(large.values())) >= BYTES_AHEAD:
+        if self._late or len(small) >= MOST_AHEAD or len(large) >= MOST_LARGE:
+            return
+        if sum(list(large.values())) >= BYTES_AHEAD:
             return
         task.ahead, small[task] = small, 0  # before it has resources: see `_withdraw`
         before = copied_bytes(0)

@@ -56,7 +56,7 @@ def shared_by(tasks: list[Task] | list[Item]) -> set[SharedFunction]:
     return each - {None}
 
 
-def fits(task: Task, functions: dict[Any, bool]) -> bool:
+def fits(task: Task, functions: dict[Any, Any]) -> bool:
     """
     Tell whether *task* may be in a batch: what it is called with is small, is not changed by any task, and needs no
     reducers, so that one pickle for many is the same as a pickle for each. *functions* are those of the batch.
@@ -68,10 +68,11 @@ def fits(task: Task, functions: dict[Any, bool]) -> bool:
     return function_fits(task.called, functions) and is_small(task.args)
 
 
-def function_fits(function: Any, functions: dict[Any, bool]) -> bool:
+def function_fits(function: Any, functions: dict[Any, Any]) -> bool:
     """Tell whether tasks with *function*, or what stands for it, may be in a batch, of which *functions* are."""
     if type(function) is FunctionReference:
-        return True  # of a function that is kept
+        # Of a function that is kept; one in a batch, since the globals of each are set before it is called.
+        return functions.setdefault(FunctionReference, function) is function
     if type(function) not in FUNCTIONS:
         return False
     known = functions.get(function)
