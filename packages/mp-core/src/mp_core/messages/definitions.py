@@ -208,7 +208,7 @@ def _is_handle(thing: Any) -> bool:
     that another process does not have: it is an error where the function uses it.
     """
     kind = type(thing)
-    if kind.__module__.partition(".")[0] not in ("multiprocessing", "concurrent", "mp_pool"):
+    if str(kind.__module__).partition(".")[0] not in ("multiprocessing", "concurrent", "mp_pool"):
         return False  # a program's own may be sent
     return any(issubclass(kind, getattr(sys.modules.get(module), name, ())) for module, name in _HANDLES)
 
