@@ -162,6 +162,31 @@ def test_a_waiting_task_has_the_globals_of_its_submission(start_method: str) -> 
     assert said(program, start_method) == "[1, 2, 1, 2, 1, 2]\n"
 
 
+def test_a_task_behind_one_that_is_pickled_late_has_the_globals_of_its_submission(start_method: str) -> None:
+    program = """
+    number = 0
+
+    def f(argument):
+        return number
+
+    def first(array):
+        return array[0]
+
+    with mp.get_context(sys.argv[1]).Pool(1) as pool:
+        array = mp.shared.ones(1000)
+        event = mp.get_context(sys.argv[1]).Event()
+        for _ in range(3):
+            pool.apply(f, (0,))
+        pool.apply_async(event.wait)
+        firsts = [pool.apply_async(first, (array,)) for _ in range(100)]  # more than there are references to one array
+        found = pool.apply_async(f, (0,))
+        number = 5
+        event.set()
+        print({int(each.get()) for each in firsts}, found.get())
+    """
+    assert said(program, start_method) == "{1} 0\n"
+
+
 def test_definitions_that_share_a_global_have_each_its_own_value_of_that(start_method: str) -> None:
     program = """
     import time
