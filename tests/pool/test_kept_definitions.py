@@ -204,7 +204,7 @@ def test_definitions_that_share_a_global_have_each_its_own_value_of_that(start_m
             pool.apply_async(double, (0,)), pool.apply_async(triple, (0,))
         found = []
         for _ in range(20):
-            slow = pool.apply_async(time.sleep, (0.002,))
+            pool.apply_async(time.sleep, (0.002,))
             scale = 1
             waits = [pool.apply_async(double, (0,)) for _ in range(40)]
             scale = 10

@@ -63,6 +63,7 @@ from mp_core.children.main_module import (
     own_definitions,
 )
 from mp_core.messages import main_globals
+from mp_core.messages.random_generators import home_of
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
 
@@ -117,7 +118,7 @@ class Pickler(ForkingPickler):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if kind is functools.cached_property:  # it has a lock up to 3.11
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
-        if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self) and (home := _home(thing)):
+        if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self) and (home := home_of(thing)):
             return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
         if not (kind in (FunctionType, _Cached) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
@@ -211,15 +212,6 @@ def _is_handle(thing: Any) -> bool:
     if str(kind.__module__).partition(".")[0] not in ("multiprocessing", "concurrent", "mp_pool"):
         return False  # a program's own may be sent
     return any(issubclass(kind, getattr(sys.modules.get(module), name, ())) for module, name in _HANDLES)
-
-
-def _home(method: Any) -> ModuleType | None:
-    """Return the module whose function is this method of a generator that the module hides, as `random.random` is."""
-    for module, hidden in (("random", "_inst"), ("numpy.random.mtrand", "_rand")):
-        home = sys.modules.get(module)
-        if home is not None and method.__self__ is getattr(home, hidden) and hasattr(home, method.__name__):
-            return home
-    return None
 
 
 def _reduce_file(file: Any) -> Any:

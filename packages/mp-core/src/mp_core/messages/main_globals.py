@@ -29,6 +29,7 @@ from operator import is_
 from types import FunctionType, GetSetDescriptorType, SimpleNamespace
 
 from mp_core.children.main_module import main_can_be_imported
+from mp_core.messages.random_generators import GENERATORS, name_of, set_state, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,11 +47,8 @@ _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
 _own_functions: dict[str, set[str]] = {}
 # The states of the generators of random numbers that messages have brought, and of those that an initializer found.
 _states: dict[str, bytes] = {}
-_GENERATORS = (("random", "Random"), ("numpy.random", "Generator"), ("numpy.random", "RandomState"))
-_GENERATOR_NAMES = frozenset(name for _, name in _GENERATORS)
 
 # By what Python says of a class, whatever its metaclass says.
-_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 _attributes_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 
@@ -77,7 +75,7 @@ def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable
         elif value is Absent:
             main.pop(name, None)
             _given.pop(name, None)
-        elif _name_of(type(value)) in _GENERATOR_NAMES and (state := _state(value)):
+        elif name_of(type(value)) in GENERATORS and (state := _pickled_state(value)):
             generators.append((name, value, state))
         else:
             if name in _own_functions and type(value) is type(main.get(name)) is FunctionType:
@@ -92,37 +90,18 @@ def _set_generators(main: dict[str, Any], given: dict[str, Any], generators: lis
     """Set generators of random numbers; one that the program has in the same state as before goes on as it is here."""
     for name, value, state in generators:
         own = main.get(name)
-        before = _states.get(name) or _state(own)
+        before = _states.get(name) or _pickled_state(own)
         _states[name] = state
         # The object of the message, since others in that may refer to it.
-        if state == before and type(own) is type(value) and _state(value) == state:
-            _set_state(value, own)
+        if state == before and type(own) is type(value) and _pickled_state(value) == state:
+            set_state(value, state_of(own))
         main[name] = given[name] = value
 
 
-def _state(generator: Any) -> bytes:
-    """Return the state of a generator of random numbers; nothing for what is none."""
-    kind = type(generator)
-    for module, name in _GENERATORS:
-        if kind is getattr(sys.modules.get(module), name, None):
-            match name:
-                case "Random":
-                    return pickle.dumps(generator.getstate())
-                case "Generator":
-                    return pickle.dumps(generator.bit_generator.state)
-                case _:
-                    return pickle.dumps(generator.get_state(legacy=False))
-    return b""
-
-
-def _set_state(generator: Any, other: Any) -> None:
-    match _name_of(type(generator)):
-        case "Random":
-            generator.setstate(other.getstate())
-        case "Generator":
-            generator.bit_generator.state = other.bit_generator.state
-        case _:
-            generator.set_state(other.get_state(legacy=False))
+def _pickled_state(thing: Any) -> bytes:
+    """Return what tells whether two generators of random numbers have one state; nothing for what is none."""
+    state = state_of(thing)
+    return b"" if state is None else pickle.dumps(state)
 
 
 def is_own(kind: type) -> bool:
@@ -136,7 +115,7 @@ def initialize(function: Callable[..., object], *args: Any) -> None:
         function(*args)  # the program has no such main module
         return
     main = vars(sys.modules["__main__"])
-    _states.update((name, state) for name, value in main.items() if (state := _state(value)))
+    _states.update((name, state) for name, value in main.items() if (state := _pickled_state(value)))
     before: dict[str, _Contents] = {}
     left = MOST_OF_ALL
     for name, found in main.items():
@@ -188,8 +167,12 @@ def _parts_of(thing: Any) -> dict[str, Any]:
         attributes = _attributes_of(thing)
     else:
         return {"": thing}
-    # Python and its enumerations have names of their own.
-    return {name: part for name, part in attributes.items() if type(name) is str and not name.endswith("_")}
+    return {name: part for name, part in attributes.items() if type(name) is str and not _is_of_python(name)}
+
+
+def _is_of_python(name: str) -> bool:
+    """Tell whether *name* has the form of those of Python and its enumerations: `__doc__`, `_member_map_`."""
+    return name.endswith("_")
 
 
 def _are_same(now: tuple[list[Any], list[Any]], before: tuple[list[Any], list[Any]]) -> bool:
