@@ -274,6 +274,10 @@ class State:
         self.value = value
 
 
+class Fitted:
+    weight_ = None
+
+
 state, another = State(), State()
 
 
@@ -282,7 +286,7 @@ def keep(raw, again):
     rows.append(len(raw))
     numbers[0] = len(raw)
     large.append(len(raw))
-    State.place = len(raw)
+    State.place = Fitted.weight_ = len(raw)
     State.known["length"] = len(raw)
     state.value = again.value = len(raw)
     use.length = len(raw)
@@ -290,11 +294,16 @@ def keep(raw, again):
 
 def use(i):
     found = [len(rows), rows[-1], int(numbers[0]), large[-1], State.place, State.known["length"], state.value]
-    return found == [1, 30, 30, 30, 30, 30, 30] and use.length == 30 and float(np.frombuffer(shared["array"])[i])
+    found += [Fitted.weight_, use.length]
+    return found == [1, 30, 30, 30, 30, 30, 30, 30, 30] and float(np.frombuffer(shared["array"])[i])
 
 
 def of_another(i):
     return another.value
+
+
+def of_state():
+    return state.value
 """
 
 
@@ -319,15 +328,15 @@ for make in (
 
 def test_a_forked_worker_does_with_the_objects_of_its_initializer_what_that_of_multiprocessing_does() -> None:
     program = f"""{WHAT_AN_INITIALIZER_CHANGES}
-for ctx in (mp.get_context("fork"), __import__("multiprocessing").get_context("fork")):
-    with ctx.Pool(1, state.keep, (5,)) as pool:
-        print(pool.apply(value_of_state), end=" ")
-    with ctx.Pool(1, keep, (ctx.RawArray("d", 30), another)) as pool:
-        print(pool.map(use, [3]), pool.map(of_another, [0]))
+ctx = mp.get_context("fork")
+with ctx.Pool(1, state.keep, (5,)) as pool:
+    print(pool.apply(of_state), end=" ")
+with ctx.Pool(1, keep, (ctx.RawArray("d", 30), another)) as pool:
+    print(pool.map(use, [3]), pool.map(of_another, [0]))
 """
-    program = program.replace("\nfor ctx in", "\ndef value_of_state():\n    return state.value\n\nfor ctx in")
-    ours, standard = succeeded(run_python("-", stdin=program)).splitlines()
-    assert ours == standard == "5 [0.0] [30]"
+    ours = succeeded(run_python("-", stdin=program))
+    standard = succeeded(run_python("-", stdin=program.replace("import mp_all as mp", "import multiprocessing as mp")))
+    assert ours == standard == "5 [0.0] [30]\n"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -446,7 +455,6 @@ with mp.get_context({method!r}).Pool(1, read) as pool:
 
 RANDOM = """
 import random
-import sys
 from random import randint
 from random import random as draw
 

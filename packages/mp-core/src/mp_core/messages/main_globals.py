@@ -172,7 +172,7 @@ def _parts_of(thing: Any) -> dict[str, Any]:
 
 def _is_of_python(name: str) -> bool:
     """Tell whether *name* has the form of those of Python and its enumerations: `__doc__`, `_member_map_`."""
-    return name.endswith("_")
+    return name.startswith("_") and name.endswith("_")
 
 
 def _are_same(now: tuple[list[Any], list[Any]], before: tuple[list[Any], list[Any]]) -> bool:
