@@ -264,6 +264,9 @@ import numpy as np
 import mp_all as mp
 
 shared, rows, numbers, large = {}, [], np.zeros(3), ["a text"] * 10_000
+flags = [[True, False], [False, True]]
+itself = [1]
+itself += [itself, itself]
 
 
 class State:
@@ -286,6 +289,7 @@ def keep(raw, again):
     rows.append(len(raw))
     numbers[0] = len(raw)
     large.append(len(raw))
+    flags[1][0], itself[1] = True, 1
     State.place = Fitted.weight_ = len(raw)
     State.known["length"] = len(raw)
     state.value = again.value = len(raw)
@@ -295,6 +299,8 @@ def keep(raw, again):
 def use(i):
     found = [len(rows), rows[-1], int(numbers[0]), large[-1], State.place, State.known["length"], state.value]
     found += [Fitted.weight_, use.length]
+    if (flags, itself[1], itself[2]) != ([[True, False], [True, True]], 1, itself):
+        return "lost"
     return found == [1, 30, 30, 30, 30, 30, 30, 30, 30] and float(np.frombuffer(shared["array"])[i])
 
 

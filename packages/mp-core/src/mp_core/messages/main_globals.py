@@ -187,11 +187,14 @@ def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
     """
     objects: list[Any] = [thing]
     rest: list[Any] = []
-    seen = {id(thing)}
+    seen: set[int] = set()
     left = MOST_BYTES
     for each in objects:  # it grows
         if len(objects) > MOST_OBJECTS:
             break
+        if id(each) in seen:
+            continue  # but it counts where it is: the program may have exchanged two objects
+        seen.add(id(each))
         kind = type(each)
         if issubclass(kind, dict | list | tuple | set | frozenset | deque):
             parts = _items_of(each, kind, rest)
@@ -203,8 +206,7 @@ def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
             parts = _values_of(each, kind)
         else:
             continue
-        objects += [part for part in parts if id(part) not in seen]
-        seen.update(map(id, parts))
+        objects += parts
     return objects, rest
 
 
