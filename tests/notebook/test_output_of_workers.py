@@ -20,9 +20,11 @@ def work(number):
     return number
 pool = mp.get_context(METHOD).Pool(2)
 """,
-    # The thread of the kernel that reads what workers print waits for nobody, and nobody can wait for it.
-    "print(pool.map(work, range(3), 1)); time.sleep(2)",
-    "print('another cell'); print(pool.map(work, range(3, 5), 1)); time.sleep(2); pool.terminate(); pool.join()",
+    # The thread of the kernel that reads what workers print waits for nobody, and nobody can wait for it. It may write
+    # between a text that the cell prints and the end of that line: so the cell prints when it has done.
+    "found = pool.map(work, range(3), 1); time.sleep(2); print(found)",
+    "print('another cell'); found = pool.map(work, range(3, 5), 1); time.sleep(2); print(found); pool.terminate(); "
+    "pool.join()",
 ]
 
 
