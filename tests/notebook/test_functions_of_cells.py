@@ -265,6 +265,7 @@ import mp_all as mp
 
 shared, rows, numbers, large = {}, [], np.zeros(3), ["a text"] * 10_000
 flags = [[True, False], [False, True]]
+grid = [[0] * 40 for _ in range(40)]
 itself = [1]
 itself += [itself, itself]
 
@@ -289,7 +290,7 @@ def keep(raw, again):
     rows.append(len(raw))
     numbers[0] = len(raw)
     large.append(len(raw))
-    flags[1][0], itself[1] = True, 1
+    flags[1][0], grid[39][39], itself[1] = True, 30, 1
     State.place = Fitted.weight_ = len(raw)
     State.known["length"] = len(raw)
     state.value = again.value = len(raw)
@@ -298,10 +299,10 @@ def keep(raw, again):
 
 def use(i):
     found = [len(rows), rows[-1], int(numbers[0]), large[-1], State.place, State.known["length"], state.value]
-    found += [Fitted.weight_, use.length]
+    found += [Fitted.weight_, use.length, grid[39][39]]
     if (flags, itself[1], itself[2]) != ([[True, False], [True, True]], 1, itself):
         return "lost"
-    return found == [1, 30, 30, 30, 30, 30, 30, 30, 30] and float(np.frombuffer(shared["array"])[i])
+    return found == [1, *[30] * 9] and float(np.frombuffer(shared["array"])[i])
 
 
 def of_another(i):

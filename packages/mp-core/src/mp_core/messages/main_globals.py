@@ -148,7 +148,7 @@ class _Contents:
     def __init__(self, thing: Any) -> None:
         self.thing = thing
         self._parts = {name: _looked_at(part) for name, part in _parts_of(thing).items()}
-        self.count = sum(len(objects) for objects, _ in self._parts.values()) + 1
+        self.count = sum(len({*map(id, objects)}) for objects, _ in self._parts.values()) + 1
 
     def changed(self) -> set[str]:
         """Return which parts have other contents now."""
@@ -185,16 +185,14 @@ def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
 
     The objects are kept until they are compared, so that no other has the place of one.
     """
-    objects: list[Any] = [thing]
+    objects: list[Any] = [thing]  # wherever they are: the program may exchange two
+    different: list[Any] = [thing]
     rest: list[Any] = []
-    seen: set[int] = set()
+    seen = {id(thing)}
     left = MOST_BYTES
-    for each in objects:  # it grows
-        if len(objects) > MOST_OBJECTS:
+    for each in different:  # it grows
+        if len(different) > MOST_OBJECTS:
             break
-        if id(each) in seen:
-            continue  # but it counts where it is: the program may have exchanged two objects
-        seen.add(id(each))
         kind = type(each)
         if issubclass(kind, dict | list | tuple | set | frozenset | deque):
             parts = _items_of(each, kind, rest)
@@ -207,6 +205,8 @@ def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
         else:
             continue
         objects += parts
+        different += [part for part in parts if id(part) not in seen]
+        seen.update(map(id, parts))
     return objects, rest
 
 
