@@ -63,6 +63,9 @@ from mp_core.children.main_module import (
     own_definitions,
 )
 from mp_core.messages import main_globals
+from mp_core.messages.contents import lru_cache_wrapper
+from mp_core.messages.main_globals import Absent, Inherited, is_handle
+from mp_core.messages.pickling import NotInherited
 from mp_core.messages.random_generators import home_of
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
@@ -71,20 +74,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
+    from mp_core.messages.inherited_globals import Inheritance
+
     T = TypeVar("T")
 
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
 _SINGLETONS = (type(None), type(...), type(NotImplemented))
-_Cached: Any = type(functools.lru_cache(len))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
-_HANDLES = (
-    ("multiprocessing.pool", "Pool"),
-    ("multiprocessing.pool", "ApplyResult"),
-    ("multiprocessing.pool", "IMapIterator"),
-    ("concurrent.futures._base", "Executor"),
-    ("concurrent.futures._base", "Future"),
-)
 #: The reducers of multiprocessing for what has functions in it.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -98,11 +95,18 @@ class Pickler(ForkingPickler):
 
     *override*, like a `reducer_override`, is asked before. *same_main* says that the receiver has the very same main
     module. One that *inherits* names what cannot be pickled, see Note [What cannot be pickled].
+
+    All receivers of one with an *inheritance* have that. One that *names* raises `NotInherited` for a definition that
+    they may not have as it is, see Note [All or nothing] in inherited_globals.py.
     """
 
     override: Callable[[Any], Any] | None = None
     same_main = False
     inherits = False
+    inheritance: Inheritance | None = None
+    names = False
+    #: Whether it has named a definition, or sent one; None if there was none.
+    has_named: bool | None = None
     _main_only = False
     _tried: dict[int, Any]  # whether it is refused, and the thing, by `id`
 
@@ -120,10 +124,12 @@ class Pickler(ForkingPickler):
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
         if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self) and (home := home_of(thing)):
             return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
-        if not (kind in (FunctionType, _Cached) or issubclass(kind, type)) or kind in self.dispatch_table:
+        if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
         if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):
             return NotImplemented
+        if self.names:
+            return self._named(thing)
         if self.inherits:
             if self._is_refused(thing, thing.__qualname__):
                 return _inherited, (_identity_of(thing), thing.__qualname__)
@@ -153,8 +159,16 @@ class Pickler(ForkingPickler):
         refused: bool = tried[id(thing)][0]
         return refused
 
+    def _named(self, thing: Any) -> Any:
+        """Return what stands for a definition that the receiver has since its fork, with all that it needs."""
+        assert self.inheritance is not None
+        self.inheritance.needs(thing)
+        self.has_named = True
+        return _own_definition, (self.inheritance.identity, thing.__qualname__)
+
     def _definition(self, thing: Any) -> Any:
-        if type(thing) is _Cached:
+        self.has_named = False
+        if type(thing) is lru_cache_wrapper:
             note_main(thing.__wrapped__)
             parameters = thing.cache_parameters()
             state = {name: value for name, value in vars(thing).items() if name not in _OF_CACHE}
@@ -184,7 +198,7 @@ class Pickler(ForkingPickler):
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
-        needed = {name: main_globals.Absent if _is_handle(value) else value for name, value in needed.items()}
+        needed = {name: Absent if is_handle(value) else value for name, value in needed.items()}
         if self.inherits:
             needed = self._stand_ins(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function
@@ -196,22 +210,11 @@ class Pickler(ForkingPickler):
         for name, value in found.items():
             try:
                 if not _is_definition(value) and self._is_refused(value, name):
-                    found[name] = _Inherited(_identity_of(value), name)
+                    found[name] = Inherited(_identity_of(value), name)
                     _refused.add(code)
             except _UnknownError as error:
                 raise _UnknownGlobalError(repr(name)) from error
         return found
-
-
-def _is_handle(thing: Any) -> bool:
-    """
-    Tell whether *thing* stands for work of this process, as a pool, a future or a result. A function may mention one
-    that another process does not have: it is an error where the function uses it.
-    """
-    kind = type(thing)
-    if str(kind.__module__).partition(".")[0] not in ("multiprocessing", "concurrent", "mp_pool"):
-        return False  # a program's own may be sent
-    return any(issubclass(kind, getattr(sys.modules.get(module), name, ())) for module, name in _HANDLES)
 
 
 def _reduce_file(file: Any) -> Any:
@@ -243,14 +246,26 @@ class _UnknownGlobalError(_UnknownError):
     """The same of a global: a receiver must not use its own, which may be another object."""
 
 
-def pickled_or_inherited(attempt: Callable[[bool], T]) -> T:
+def pickled_or_inherited(
+    attempt: Callable[[bool, bool], T], inheritance: Inheritance | None = None, only_names: bool = False
+) -> T:
     """
-    Return *attempt(False)*; if that cannot pickle something, *attempt(True)*, whose pickler inherits.
+    Return *attempt(False, False)*; if that cannot pickle something, *attempt(True, False)*, whose pickler inherits.
 
-    See Note [What cannot be pickled]. If that fails too, the error is the first one, with a note.
+    See Note [What cannot be pickled]. If that fails too, the error is the first one, with a note. If all receivers have
+    an *inheritance*, *attempt(False, True)*, whose pickler names, is the first one. If it has to name *only*, and that
+    fails, raise `NotInherited`.
     """
+    if inheritance is not None:
+        try:
+            return attempt(False, True)
+        except Exception as error:  # the next attempt may be possible, or says why not
+            if is_of_handler(error):
+                raise
+            if only_names:
+                raise NotInherited from error
     try:
-        return attempt(False)
+        return attempt(False, False)
     except _RefusedError:
         first = None
     except Exception as error:
@@ -259,7 +274,7 @@ def pickled_or_inherited(attempt: Callable[[bool], T]) -> T:
             raise
         first = error
     try:
-        return attempt(True)
+        return attempt(True, False)
     except Exception as error:
         if is_of_handler(error):
             raise
@@ -275,20 +290,25 @@ def pickled_or_inherited(attempt: Callable[[bool], T]) -> T:
         del first, second  # their tracebacks have this frame
 
 
-class Inheriting(Pickler):
-    """A `Pickler` that inherits."""
+def pickler_class(
+    main_only: bool = False, inherits: bool = False, names: bool = False, inheritance: Inheritance | None = None
+) -> type[Pickler]:
+    """Return a class of picklers that do so."""
+    known = _pickler_classes if inheritance is None else inheritance.picklers
+    key = main_only, inherits, names
+    if key not in known:
+        base = MainPickler if main_only else Pickler
+        known[key] = type(base.__name__, (base,), {"inherits": inherits, "names": names, "inheritance": inheritance})
+    return known[key]
 
-    inherits = True
+
+_pickler_classes: dict[tuple[bool, bool, bool], type[Pickler]] = {}
 
 
-class InheritingMain(MainPickler):
-    """A `MainPickler` that inherits."""
-
-    inherits = True
-
-
-class _Trial(Inheriting):
+class _Trial(Pickler):
     """Finds out whether something can be pickled; what has a reducer for messages can, and is not copied for it."""
+
+    inherits = True
 
     def override(self, thing: Any) -> Any:
         kind = type(thing)
@@ -300,7 +320,7 @@ class _Trial(Inheriting):
 
 
 def _is_definition(thing: Any) -> bool:
-    return issubclass(type(thing), FunctionType | type | ModuleType | _Cached)
+    return issubclass(type(thing), FunctionType | type | ModuleType | lru_cache_wrapper)
 
 
 def _own_parts(function: Any) -> Any:
@@ -372,31 +392,49 @@ def _set_function(function: Any, state: Any) -> None:
     builtins = main.get("__builtins__")
     setter(function, inner)
     main["__builtins__"] = builtins
-    main_globals.set_globals(main, needed, _resolved)
-    kept = getattr(_keeping, "globals", None)
+    set_globals = functools.partial(main_globals.set_globals, main, needed, _resolved)
+    set_globals()
+    _keep(set_globals)
+
+
+def _own_definition(fork: str, name: str) -> Any:
+    """Return the definition that this process has since that fork, in the main module as it was then."""
+    if fork not in main_globals.forks:
+        raise pickle.UnpicklingError(
+            f"{name!r} of the main module was not sent to a process that was not forked with it"
+        )
+    note_definitions()
+    main_globals.take_back()
+    _keep(main_globals.take_back)
+    return operator.attrgetter(name)(sys.modules["__main__"])
+
+
+def _keep(set_globals: Callable[[], None]) -> None:
+    kept = getattr(_keeping, "kept", None)
     if kept is not None:
-        kept.append((main, needed))
+        kept.append(set_globals)
 
 
 def _resolved(value: Any) -> Any:
-    return _inherited(value.identity, value.name) if type(value) is _Inherited else value
+    return _inherited(value.identity, value.name) if type(value) is Inherited else value
 
 
-# The thread that unpickles a definition for many calls has a list of what that sets.
+# The thread that unpickles a definition for many calls has a list of what sets its globals.
 _keeping = threading.local()
 
 
 def loads_kept(data: bytes) -> tuple[Callable[..., Any], Callable[[], None]]:
     """Return the function of a pickle for many calls, and what sets the globals that came with it before each call."""
-    kept = _keeping.globals = []
+    kept: list[Callable[[], None]] = []
+    _keeping.kept = kept
     try:
         function = pickle.loads(data)
     finally:
-        _keeping.globals = None
+        _keeping.kept = None
 
     def set_globals() -> None:
-        for main, needed in kept:
-            main_globals.set_globals(main, needed, _resolved)
+        for each in kept:
+            each()
 
     return function, set_globals
 
@@ -404,6 +442,7 @@ def loads_kept(data: bytes) -> tuple[Callable[..., Any], Callable[[], None]]:
 _lock = threading.RLock()
 _identities: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+_made: weakref.WeakSet[type] = weakref.WeakSet()  # those that messages have made in this process
 
 
 def _new_identity() -> str:
@@ -428,12 +467,15 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
     with _lock:
         kind = _classes.setdefault(identity, made)
         _identities[kind] = identity
+        _made.add(kind)
     return kind
 
 
 def _set_class(kind: type, state: Any) -> None:
     setter, inner = state
     if _identities[kind].partition(" ")[0] != str(os.getpid()) and not main_globals.is_own(kind):
+        if kind not in _made:
+            main_globals.note_class(kind)
         setter(kind, inner)
 
 
@@ -471,16 +513,6 @@ def _identity_of(thing: Any) -> str | None:
     return key if known is not None and known() is thing else None
 
 
-class _Inherited:
-    """Stands in a message for a global that its receiver has."""
-
-    def __init__(self, identity: Any, name: str) -> None:
-        self.identity, self.name = identity, name
-
-    def __reduce__(self) -> Any:
-        return _Inherited, (self.identity, self.name)
-
-
 def _inherited(identity: str, name: str) -> Any:
     known = _by_identity.get(identity)
     thing = None if known is None else known()
@@ -499,6 +531,7 @@ def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> A
 def _begin_in_child() -> None:
     global _lock
     _lock = threading.RLock()
+    _made.clear()
     main_globals.begin_in_child()
 
 

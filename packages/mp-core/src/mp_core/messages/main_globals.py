@@ -11,9 +11,6 @@ made of one stays:
     an initializer gives a function an attribute             likewise; the function of a later message gets it
     a task changes it in place                               not seen: the next message replaces it
     it is a generator of random numbers                      goes on here, until the program has another state
-
-The look runs no code of the program, and does not go far: into lists, dicts, sets, small arrays, and the attributes of
-objects of the program's own classes.
 """
 
 from __future__ import annotations
@@ -21,23 +18,19 @@ from __future__ import annotations
 import pickle
 import sys
 import weakref
-from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from multiprocessing import process
-from operator import is_
-from types import FunctionType, GetSetDescriptorType, SimpleNamespace
+from types import FunctionType
 
 from mp_core.children.main_module import main_can_be_imported
+from mp_core.messages.contents import Contents, attributes_of, class_parts, module_of
 from mp_core.messages.random_generators import GENERATORS, name_of, set_state, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Of one global, and of all: it takes some milliseconds to look at so many.
-MOST_OBJECTS, MOST_OF_ALL = 1000, 50_000
-MOST_BYTES = 1 << 16
+MOST_OF_ALL = 50_000  # objects that are looked at before an initializer: some milliseconds
 
 # The globals that messages have set, and those from before: the main module of a new child has names of Python's own.
 _given: dict[str, Any] | None = None
@@ -47,14 +40,45 @@ _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
 _own_functions: dict[str, set[str]] = {}
 # The states of the generators of random numbers that messages have brought, and of those that an initializer found.
 _states: dict[str, bytes] = {}
+_has_states = False  # of all that were there at the fork
+#: By which messages name what this process was forked with, see inherited_globals.py.
+forks: set[str] = set()
+# What messages have replaced in a process that may be sent such names: globals, and the attributes of classes.
+_before: dict[str, Any] = {}
+_classes_before: dict[type, dict[str, Any]] = {}
 
-# By what Python says of a class, whatever its metaclass says.
-_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
-_attributes_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+_HANDLES = (
+    ("multiprocessing.pool", "Pool"),
+    ("multiprocessing.pool", "ApplyResult"),
+    ("multiprocessing.pool", "IMapIterator"),
+    ("concurrent.futures._base", "Executor"),
+    ("concurrent.futures._base", "Future"),
+)
 
 
 class Absent:
     """Stands in a message for a global that the receiver cannot have."""
+
+
+class Inherited:
+    """Stands in a message for a global that its receiver has since its fork."""
+
+    def __init__(self, identity: Any, name: str) -> None:
+        self.identity, self.name = identity, name
+
+    def __reduce__(self) -> Any:
+        return Inherited, (self.identity, self.name)
+
+
+def is_handle(thing: Any) -> bool:
+    """
+    Tell whether *thing* stands for work of this process, as a pool, a future or a result. A function may mention one
+    that another process does not have: it is an error where the function uses it.
+    """
+    kind = type(thing)
+    if str(kind.__module__).partition(".")[0] not in ("multiprocessing", "concurrent", "mp_pool"):
+        return False  # a program's own may be sent
+    return any(issubclass(kind, getattr(sys.modules.get(module), name, ())) for module, name in _HANDLES)
 
 
 def note_globals(main: dict[str, Any]) -> None:
@@ -72,7 +96,10 @@ def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable
     for name, value in needed.items():
         if name in main and not (name in _given and main[name] is _given[name]):
             _given.pop(name, None)
-        elif value is Absent:
+            continue
+        if forks and name not in _before:
+            _before[name] = main.get(name, Absent)
+        if value is Absent:
             main.pop(name, None)
             _given.pop(name, None)
         elif name_of(type(value)) in GENERATORS and (state := _pickled_state(value)):
@@ -98,6 +125,55 @@ def _set_generators(main: dict[str, Any], given: dict[str, Any], generators: lis
         main[name] = given[name] = value
 
 
+def take_back() -> None:
+    """
+    Take back what messages have set, so that the main module is as it was at the fork, but for what is this process's
+    own. See Note [All or nothing] in inherited_globals.py.
+    """
+    global _has_states
+    main = vars(sys.modules["__main__"])
+    note_globals(main)
+    assert _given is not None
+    if not _has_states:
+        _has_states = True
+        _states.update({**_states_in(main), **_states})
+    for kind, before in list(_classes_before.items()):
+        if not is_own(kind):
+            _set_attributes(kind, before)
+    _classes_before.clear()
+    for name, value in list(_before.items()):
+        copy = main.get(name, Absent)
+        if copy is not _given.get(name, Absent):
+            continue
+        if value is Absent:
+            main.pop(name, None)
+            _given.pop(name, None)
+            continue
+        if type(copy) is type(value) and _pickled_state(value):
+            set_state(value, state_of(copy))  # it goes on
+        main[name] = _given[name] = value
+    _before.clear()
+
+
+def note_class(kind: type) -> None:
+    """Note the attributes of a class that was there at the fork, before a message sets them."""
+    if forks and kind not in _classes_before:
+        _classes_before[kind] = dict(attributes_of(kind))
+
+
+def _set_attributes(kind: type, attributes: dict[str, Any]) -> None:
+    for name in attributes_of(kind).keys() - attributes.keys():
+        type.__delattr__(kind, name)
+    now = attributes_of(kind)
+    for name, value in attributes.items():
+        if name not in now or now[name] is not value:
+            type.__setattr__(kind, name, value)
+
+
+def _states_in(main: dict[str, Any]) -> dict[str, bytes]:
+    return {name: state for name, value in main.items() if (state := _pickled_state(value))}
+
+
 def _pickled_state(thing: Any) -> bytes:
     """Return what tells whether two generators of random numbers have one state; nothing for what is none."""
     state = state_of(thing)
@@ -115,12 +191,12 @@ def initialize(function: Callable[..., object], *args: Any) -> None:
         function(*args)  # the program has no such main module
         return
     main = vars(sys.modules["__main__"])
-    _states.update((name, state) for name, value in main.items() if (state := _pickled_state(value)))
-    before: dict[str, _Contents] = {}
+    _states.update(_states_in(main))
+    before: dict[str, _Found] = {}
     left = MOST_OF_ALL
     for name, found in main.items():
-        if left > 0 and not _is_of_a_module(found):
-            before[name] = contents = _Contents(found)
+        if left > 0 and not _is_of_a_module(found) and state_of(found) is None:
+            before[name] = contents = _Found(found)
             left -= contents.count
     function(*args)
     for name, contents in before.items():
@@ -139,16 +215,16 @@ def _is_of_a_module(thing: Any) -> bool:
     """Tell whether *thing* is a function or class that every process can import."""
     if type(thing) is FunctionType:
         return thing.__module__ != "__main__"
-    return issubclass(type(thing), type) and _module_of(thing) != "__main__"
+    return issubclass(type(thing), type) and module_of(thing) != "__main__"
 
 
-class _Contents:
-    """What is in *thing*, of a function or class by the attribute, of anything else in one piece."""
+class _Found:
+    """The contents of *thing*, of a function or class by the attribute, of anything else in one piece."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
-        self._parts = {name: _looked_at(part) for name, part in _parts_of(thing).items()}
-        self.count = sum(len({*map(id, objects)}) for objects, _ in self._parts.values()) + 1
+        self._parts = {name: Contents(part, keep=True) for name, part in _parts_of(thing).items()}
+        self.count = sum(contents.count for contents in self._parts.values()) + 1
 
     def changed(self) -> set[str]:
         """Return which parts have other contents now."""
@@ -156,89 +232,27 @@ class _Contents:
         return {
             name
             for name in parts.keys() | self._parts.keys()
-            if name not in parts or name not in self._parts or not _are_same(_looked_at(parts[name]), self._parts[name])
+            if name not in parts
+            or name not in self._parts
+            or not Contents(parts[name], keep=True).are_same_as(self._parts[name])
         }
 
 
 def _parts_of(thing: Any) -> dict[str, Any]:
     if type(thing) is FunctionType:
-        attributes = vars(thing)
-    elif issubclass(type(thing), type):
-        attributes = _attributes_of(thing)
-    else:
-        return {"": thing}
-    return {name: part for name, part in attributes.items() if type(name) is str and not _is_of_python(name)}
-
-
-def _is_of_python(name: str) -> bool:
-    """Tell whether *name* has the form of those of Python and its enumerations: `__doc__`, `_member_map_`."""
-    return name.startswith("_") and name.endswith("_")
-
-
-def _are_same(now: tuple[list[Any], list[Any]], before: tuple[list[Any], list[Any]]) -> bool:
-    return len(now[0]) == len(before[0]) and all(map(is_, now[0], before[0])) and now[1] == before[1]
-
-
-def _looked_at(thing: Any) -> tuple[list[Any], list[Any]]:
-    """
-    Return the first objects in *thing*, and the lengths of its lists and the bytes of its arrays.
-
-    The objects are kept until they are compared, so that no other has the place of one.
-    """
-    objects: list[Any] = [thing]  # wherever they are: the program may exchange two
-    different: list[Any] = [thing]
-    rest: list[Any] = []
-    seen = {id(thing)}
-    left = MOST_BYTES
-    for each in different:  # it grows
-        if len(different) > MOST_OBJECTS:
-            break
-        kind = type(each)
-        if issubclass(kind, dict | list | tuple | set | frozenset | deque):
-            parts = _items_of(each, kind, rest)
-        elif _is_private_array(each) and each.nbytes <= left:
-            left -= each.nbytes
-            rest.append(each.tobytes())
-            continue
-        elif kind is SimpleNamespace or (_module_of(kind) == "__main__" and not issubclass(kind, type)):
-            parts = _values_of(each, kind)
-        else:
-            continue
-        objects += parts
-        different += [part for part in parts if id(part) not in seen]
-        seen.update(map(id, parts))
-    return objects, rest
-
-
-def _items_of(each: Any, kind: type, lengths: list[Any]) -> list[Any]:
-    # By the methods of Python's own class, which a class of the program may have replaced.
-    base: Any = next(base for base in (dict, list, tuple, set, frozenset, deque) if issubclass(kind, base))
-    lengths.append(base.__len__(each))
-    parts = [*islice(base.__iter__(each), MOST_OBJECTS)]
-    return [*parts, *islice(dict.values(each), MOST_OBJECTS)] if base is dict else parts
-
-
-def _is_private_array(each: Any) -> bool:
-    """Tell whether *each* is an array with memory of its own: others may change what is shared."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(each) is numpy.ndarray and each.base is None and not each.dtype.hasobject
-
-
-def _values_of(thing: Any, kind: type) -> list[Any]:
-    """Return the attributes of an object, if it has a dict that is no property of its class."""
-    for base in type.__dict__["__mro__"].__get__(kind):
-        found = _attributes_of(base).get("__dict__")
-        if found is not None:
-            return [*found.__get__(thing).values()] if type(found) is GetSetDescriptorType else []
-    return []
+        return dict(vars(thing))
+    return class_parts(thing) if issubclass(type(thing), type) else {"": thing}
 
 
 def begin_in_child() -> None:
     """Forget what the parent was sent: all is from before now."""
-    global _given
+    global _given, _has_states
     # To count references to each global would copy the memory of all of them. Where the main module can be imported,
     # the first message from a program without one looks at them instead.
     _given = None if main_can_be_imported() else dict(vars(sys.modules["__main__"]))
     _own_classes.clear()
     _own_functions.clear()
     _states.clear()
+    _has_states = False
+    _before.clear()
+    _classes_before.clear()

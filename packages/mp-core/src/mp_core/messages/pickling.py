@@ -67,6 +67,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from mp_core.messages.inherited_globals import Inheritance
 
 # The functions that these replace, set by `set_up`.
 _dumps: Callable[..., Any]
@@ -132,12 +133,23 @@ def _dumps_of_main(obj: Any) -> Any:
     return _with_definitions(in_message, obj, main_only=True)
 
 
-def _with_definitions(wrap: Callable[..., Any], obj: Any, main_only: bool = False) -> Any:
+def _with_definitions(
+    wrap: Callable[..., Any],
+    obj: Any,
+    main_only: bool = False,
+    inheritance: Inheritance | None = None,
+    only_names: bool = False,
+) -> Any:
     definitions = imports.load("mp_core.messages.definitions")
-    plain, inheriting = definitions.Pickler, definitions.Inheriting
-    if main_only:
-        plain, inheriting = definitions.MainPickler, definitions.InheritingMain
-    return definitions.pickled_or_inherited(lambda inherits: wrap(_pickle, inheriting if inherits else plain, obj))
+    return definitions.pickled_or_inherited(
+        lambda inherits, names: wrap(_pickle, definitions.pickler_class(main_only, inherits, names, inheritance), obj),
+        inheritance,
+        only_names,
+    )
+
+
+class NotInherited(Exception):
+    """A message needs something of the main module that its receivers may not have as it is."""
 
 
 class _MainIsNamed(Exception):
@@ -154,19 +166,28 @@ def _dump_without_main(obj: Any) -> Any:
     return data
 
 
-def pickled_for_task(dumps: Callable[..., Any], obj: Any, protocol: int | None = None) -> Any:
+def pickled_for_task(
+    dumps: Callable[..., Any],
+    obj: Any,
+    protocol: int | None = None,
+    inheritance: Inheritance | None = None,
+    only_names: bool = False,
+) -> Any:
     """
     Return ``pickled(dumps, obj, protocol)``; functions and classes without a name travel as definitions.
+
+    If all receivers have an *inheritance*, the message names what is in that, see inherited_globals.py; with
+    *only_names*, it raises `NotInherited` where it would have to send a definition.
 
     For what a process is to do and not for all messages: what `multiprocessing` cannot put into a queue is an error.
     """
     mark = child_descriptors.mark()
     try:
-        return pickled(dumps, obj, protocol)
-    except UNPICKLABLE:
+        return pickled(dumps, obj, protocol) if inheritance is None else pickled(_dump_without_main, obj)
+    except (_MainIsNamed, *UNPICKLABLE):
         child_descriptors.take_back(mark)
         try:
-            return _with_definitions(pickled, obj)
+            return _with_definitions(pickled, obj, False, inheritance, only_names)
         except Exception as error:
             raise error from None
 

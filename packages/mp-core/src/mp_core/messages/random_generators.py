@@ -33,11 +33,14 @@ name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 def state_of(thing: Any) -> Any:
     """Return the state of a generator; None for what is none, as an object of a subclass."""
-    name = name_of(type(thing))
-    if name not in GENERATORS:
-        return None
-    module, get, _ = GENERATORS[name]
-    return get(thing) if type(thing) is getattr(sys.modules.get(module), name, None) else None
+    kind = type(thing)
+    return GENERATORS[name_of(kind)][1](thing) if is_generator(kind) else None
+
+
+def is_generator(kind: type) -> bool:
+    """Tell whether objects of *kind* have such a state."""
+    name = name_of(kind)
+    return name in GENERATORS and kind is getattr(sys.modules.get(GENERATORS[name][0]), name, None)
 
 
 def set_state(generator: Any, state: Any) -> None:

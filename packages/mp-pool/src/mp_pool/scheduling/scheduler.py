@@ -94,7 +94,9 @@ class Scheduler(Workers):
         # code, in which the exception of a signal handler would be lost.
         this = weakref.ref(self)
         forget = self._weak_forget = lambda: getattr(this(), "_forget", None)
-        definitions = Definitions(lambda function: share(function, next(numbers), forget, kept=True))
+        definitions = Definitions(
+            lambda function, inheritance: share(function, next(numbers), forget, True, inheritance), settings.forked
+        )
         super().__init__(make, size, settings, lazily, lost, definitions)
         self.state = RUNNING
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
@@ -128,6 +130,7 @@ class Scheduler(Workers):
         if self.state != RUNNING:
             raise ValueError("the pool has ended")
         check_threads()
+        _ = self.dispatcher.definitions.inheritance  # before the first fork
         if not self.forks:
             check_guard()  # here, and not in the thread
         gone = allocate_lock()
@@ -263,8 +266,10 @@ class Scheduler(Workers):
         """
         Return *function* for tasks that all call it, so that each worker gets it once; None if they have to carry it.
         """
-        definition = self.dispatcher.definitions.of(function, often=True)
-        return definition or share(function, next(self._function_numbers), self._weak_forget)
+        definitions = self.dispatcher.definitions
+        return definitions.of(function, often=True) or share(
+            function, next(self._function_numbers), self._weak_forget, False, definitions.inheritance
+        )
 
     def _forget(self, number: int) -> None:
         # Called where the last task is dropped: by any thread, also with the lock.

@@ -9,7 +9,8 @@ means: the code is the same object, and all that it is made of is too:
 
     its defaults, closure and attributes       looked at before each task, by identity
     the globals that it names                  likewise, and of each function among them the same
-    a list, an array, an object among these    nobody sees whether it was changed: the task carries the definition
+    a list, an array, an object among these    forked workers have it: mp_core.messages.inherited_globals. To others,
+                                               the task carries the definition: nobody sees whether it was changed
 
 A cell of a notebook that runs again makes new code, and so a new definition. The worker sets the globals of a
 definition before each task, by the rule of `mp_core.messages.definitions`: another message may have set one of them
@@ -24,13 +25,15 @@ import sys
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from mp_core.children.main_module import has_name, main_can_be_imported
+from mp_core.children.main_module import has_name, main_can_be_imported, sends_definitions
+from mp_core.messages.pickling import NotInherited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from mp_core.messages.inherited_globals import Inheritance
     from mp_pool.tasks.shared_function import SharedFunction
 
 MOST = 64  # definitions that workers keep at one time
@@ -46,12 +49,27 @@ class Definitions:
     Decides which functions without a name the workers of a pool keep: from the second task on, if nothing in them can
     change.
 
-    *share* announces a function to the workers and returns what their tasks name, or None if it cannot be pickled.
+    *share* announces a function to the workers and returns what their tasks name, or None if it cannot be pickled. If
+    the workers *are forked*, ask for the `inheritance` before.
     """
 
-    def __init__(self, share: Callable[[Any], SharedFunction | None]) -> None:
+    def __init__(self, share: Callable[[Any, Inheritance | None], SharedFunction | None], are_forked: bool) -> None:
         self._share = share
-        self._known: dict[int, _Known] = {}  # by the code, which each keeps alive
+        self._known: dict[int, _Known | _Inherited] = {}  # by the code, which each keeps alive
+        self._are_forked = are_forked
+        self._inheritance: dict[None, Inheritance | None] = {}
+
+    @property
+    def inheritance(self) -> Inheritance | None:
+        """What the workers have since their fork; None if messages do not name it."""
+        if None not in self._inheritance:
+            found = None
+            if self._are_forked and sends_definitions():
+                from mp_core.messages.inherited_globals import Inheritance
+
+                found = Inheritance()
+            self._inheritance.setdefault(None, found)  # another thread may be about to fork too
+        return self._inheritance[None]
 
     def of(self, function: Any, often: bool = False) -> SharedFunction | None:
         """
@@ -62,18 +80,36 @@ class Definitions:
             return None
         known = self._known.get(id(function.__code__))
         if known is None or not known.is_same(function):
+            self._known.pop(id(function.__code__), None)
             try:
                 known = _Known(function)
             except _Changeable:
-                return None
+                if (inherited := self._inherited(function)) is None:
+                    return None
+                known = inherited
             for oldest in list(self._known)[: len(self._known) - MOST + 1]:  # several threads submit
                 self._known.pop(oldest, None)
             self._known[id(function.__code__)] = known
         elif not known.is_shared:
             often = True
         if often and not known.is_shared:
-            known.shared, known.is_shared = self._share(function), True
+            known.shared, known.is_shared = self._share(function, self.inheritance), True
         return known.shared
+
+    def inheritance_for(self, function: Any) -> Inheritance | None:
+        """Return what a message with *function* may name, after `of`."""
+        if type(function) is FunctionType and not has_name(function):
+            known = self._known.get(id(function.__code__))
+            return None if known is None else self.inheritance
+        return self.inheritance
+
+    def _inherited(self, function: Any) -> _Inherited | None:
+        if self.inheritance is None:
+            return None
+        try:
+            return _Inherited(function, self.inheritance)
+        except NotInherited:
+            return None
 
     def kept(self, function: Any) -> SharedFunction | None:
         """Return *function* if the workers keep it, and it is what they have; None otherwise."""
@@ -133,6 +169,19 @@ class _Known:
             self._look_at(value, seen)
         elif not (isinstance(value, ModuleType | BuiltinFunctionType | FunctionType | type) and _is_found(value)):
             raise _Changeable
+
+
+class _Inherited:
+    """A definition that the workers have, with all that it needs."""
+
+    def __init__(self, function: FunctionType, inheritance: Inheritance) -> None:
+        self.shared: SharedFunction | None = None
+        self.is_shared = False
+        self._function, self._needs = function, inheritance.needs(function)
+
+    def is_same(self, function: Any) -> bool:
+        """Tell whether *function*, which has the same code, is the same definition."""
+        return function is self._function and self._needs.are_same()
 
 
 def _is_found(value: Any) -> bool:

@@ -30,15 +30,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from mp_core.messages.inherited_globals import Inheritance
+
 Handles = tuple[bytes, ...]
 
 _counts: Counter[bytes] = Counter()
 _lock: Any = TryLock()  # a signal handler may submit a task
 
 
-def dump_tracked(thing: Any) -> tuple[Any, Handles]:
-    """Pickle *thing* for a worker; return the bytes and the in-flight references in them."""
-    message = pickled_for_task(ForkingPickler.dumps, thing)
+def dump_tracked(thing: Any, inheritance: Inheritance | None = None, only_names: bool = False) -> tuple[Any, Handles]:
+    """
+    Pickle *thing* for a worker; return the bytes and the in-flight references in them.
+
+    *inheritance* and *only_names* are those of `pickled_for_task`.
+    """
+    message = pickled_for_task(ForkingPickler.dumps, thing, None, inheritance, only_names)
     handles = message.handles
     if handles:
         try:

@@ -46,6 +46,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from mp_core.messages.inherited_globals import Inheritance
+
 INITIALIZER = 0  # its number
 
 SMALL = 16 * 1024  # bytes: a smaller buffer goes in the pickle
@@ -56,12 +58,16 @@ Forget = Callable[[], Callable[[int], None] | None] | None
 class SharedFunction:
     """A pickled function, and the block with its large buffers."""
 
-    def __init__(self, number: int, data: bytes, own: list[Any], buffers: list[memoryview], kept: bool) -> None:
+    def __init__(
+        self, number: int, data: bytes, own: list[Any], buffers: list[memoryview], kept: bool, is_named: bool | None
+    ) -> None:
         self.number = number
         #: In the pickles of its tasks.
         self.reference = FunctionReference(number)
         #: Whether a worker unpickles it once for all tasks.
         self.kept = kept
+        #: Whether its definitions are the worker's own, or were sent: so must be those of the arguments. None without.
+        self.is_named = is_named
         self._data = data
         self._own = own
         self._spans: Spans = []
@@ -78,24 +84,32 @@ class SharedFunction:
         return kind, *dump_tracked((self._data, self._spans, self._block, self._own, self.kept))
 
 
-def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool = False) -> SharedFunction | None:
+def share(
+    function: Callable[..., Any],
+    number: int,
+    forget: Forget,
+    kept: bool = False,
+    inheritance: Inheritance | None = None,
+) -> SharedFunction | None:
     """
-    Pickle *function* for all workers; None if its tasks have to carry it. *forget* is called when no task has it.
+    Pickle *function* for all workers, which have the *inheritance*; None if its tasks have to carry it.
+
+    *forget* is called when no task has it.
 
     If it is *kept*, the tasks of a worker share one function; see Note [A definition that stays].
     """
     if task_messages.is_plain(function):
         return None  # its name is its pickle
 
-    def attempt(inherits: bool) -> tuple[io.BytesIO, _Found, Any]:
+    def attempt(inherits: bool, names: bool) -> tuple[io.BytesIO, _Found, Any, bool | None]:
         file, found = io.BytesIO(), _Found()
         pickler = _Pickler(file, found)
-        pickler.inherits = inherits
+        pickler.inherits, pickler.names, pickler.inheritance = inherits, names, inheritance
         # The objects that make references have no place in a pickle that is read more than once.
-        return file, found, pickled(pickler.dump, function).handles
+        return file, found, pickled(pickler.dump, function).handles, pickler.has_named
 
     try:
-        file, found, references = definitions.pickled_or_inherited(attempt)
+        file, found, references, is_named = definitions.pickled_or_inherited(attempt, inheritance)
     except Exception as error:
         if is_of_handler(error):
             raise
@@ -110,7 +124,7 @@ def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool 
     if buffers and not get_sharing():
         return None
     try:
-        shared = SharedFunction(number, file.getvalue(), found.own, buffers, kept)
+        shared = SharedFunction(number, file.getvalue(), found.own, buffers, kept, is_named)
     except (OSError, MemoryError):
         return None  # no memory
     weakref.finalize(shared, _end, number, forget).atexit = False

@@ -23,6 +23,7 @@ from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from mp_core.children.main_module import main_can_be_imported
+from mp_core.messages.pickling import NotInherited
 from mp_core.sharing.backend import is_small, plain_data
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError
@@ -162,11 +163,23 @@ class Task:
                     self.payload = task_messages.dump_plain(*call)
             if self.payload is None:
                 try:
-                    payload, self.handles = dump_tracked(call)
+                    payload, self.handles = self._dumped(call, definitions)
                 except Exception as error:
                     self._place(error)
                     raise
                 self.kind, self.payload = task_messages.RICH, payload
+
+    def _dumped(self, call: Any, definitions: Definitions) -> tuple[Any, Handles]:
+        """Pickle the call: all that it has of the main module is the worker's own, or none is."""
+        if self.shared is None:
+            return dump_tracked(call, definitions.inheritance_for(self.function))
+        if self.shared.is_named is False:
+            return dump_tracked(call)
+        try:
+            return dump_tracked(call, definitions.inheritance, only_names=self.shared.is_named is True)
+        except NotInherited:  # an argument has another definition
+            self.shared = None
+            return dump_tracked(self._call())
 
     def _place(self, error: Exception) -> None:
         """Note in an error of pickling what it was."""

@@ -1,0 +1,372 @@
+"""A look at what is in an object, which tells later whether it was changed in place.
+
+It runs no code of the program. It goes into lists, dicts, sets, arrays, functions, classes and attributes of objects as
+far as the first `MOST_OBJECTS` of them; of what is larger, it sees the lengths, the shapes and some of the parts.
+
+Note [What is seen]
+-------------------
+    numbers, texts, bytes                     by their values and types
+    functions, classes, what never changes    by their identity
+    where the same object comes again         by its place, so that no look goes in circles
+    generators of random numbers              by their states
+    arrays that others share                  by their identity: the others see each change as well
+    objects whose state is not in Python      not: such contents are not `complete`
+
+The attributes of an object are its state if its size is that of its dict and its slots.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from datetime import date, time, timedelta, tzinfo
+from functools import lru_cache, partial
+from itertools import islice
+from opcode import opmap
+from operator import is_
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+
+from mp_core.memory.block import block_at
+from mp_core.messages.random_generators import is_generator, state_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_OBJECTS = 1000
+MOST_BYTES = 1 << 16  # of an array or a text that is seen whole
+SAMPLE = 64  # parts of what is longer
+ELEMENTS = 1024  # of an array
+
+lru_cache_wrapper: Any = type(lru_cache(len))
+_AT_ONCE = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
+_CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
+# What is made of references alone.
+_LINKS = frozenset({partial, MethodType, CellType, property, staticmethod, classmethod, types.MappingProxyType})
+NEVER_CHANGE: tuple[type, ...] = (
+    *(date, time, timedelta, tzinfo, range, slice, type, types.ModuleType, types.CodeType, types.BuiltinFunctionType),
+    *(
+        types.WrapperDescriptorType,
+        types.MethodDescriptorType,
+        types.MethodWrapperType,
+        types.ClassMethodDescriptorType,
+    ),
+    *(MemberDescriptorType, GetSetDescriptorType, types.GenericAlias, types.UnionType),
+)
+# By their modules and names: these are imported late or by nobody. An empty name stands for all of a module.
+_KNOWN_NEVER_CHANGE = frozenset(
+    {
+        *(("_thread", "lock"), ("_thread", "RLock"), ("decimal", "Decimal"), ("re", "Pattern"), ("numpy", "ufunc")),
+        *(("logging", "Logger"), ("logging", "RootLogger")),
+        *(("operator", "itemgetter"), ("operator", "attrgetter"), ("operator", "methodcaller")),
+        *(("_abc", "_abc_data"), ("collections", "_tuplegetter"), ("pyarrow.lib", "")),
+    }
+)
+_KNOWN_LINKS = frozenset({("pandas._libs.internals", "")})
+# What libraries put there when an object is read.
+_CACHES = {"pandas": frozenset({"_cache", "_item_cache"})}
+
+# By what Python says of a class, whatever its metaclass says.
+module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+attributes_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+_bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
+_base_of: Callable[[type], type] = type.__dict__["__base__"].__get__
+_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+
+
+class Contents:
+    """
+    What is seen of *thing*.
+
+    With *keep*, an object in it that is replaced by an equal one counts as a change, and all of them are kept alive.
+    """
+
+    def __init__(self, thing: Any, keep: bool = False) -> None:
+        #: Whether all was understood that was looked at.
+        self.complete = True
+        #: The functions and classes of the main module in it.
+        self.definitions: list[Any] = []
+        #: How much was looked at.
+        self.count = 0
+        self._values: list[Any] = []
+        self._objects: list[Any] = []  # compared by identity
+        self._pending: list[Any] = []
+        self._places: dict[int, tuple[int]] = {}
+        self._ways: dict[type, Callable[[Any], None]] = {}
+        if is_definition(thing):
+            self._objects.append(thing)
+            self._see_all(definition_parts(thing))
+        else:
+            self._see_all([thing])
+        ways, most = self._ways, MOST_OBJECTS * (4 if keep else 1)
+        for each in self._pending:  # it grows
+            kind = type(each)
+            way = ways.get(kind)
+            if way is None:
+                way = ways[kind] = self._way_for(kind)
+            way(each)
+            if self.count > most or not (self.complete or keep):
+                break
+        self._types = [*map(type, self._values)]
+        self._objects += self._pending if keep else ()
+        del self._pending, self._places, self._ways
+
+    def freeze(self) -> None:
+        """Keep nothing alive that can be referred to weakly."""
+        self.definitions.clear()
+        self._objects = [weakref.ref(each) if type(each).__weakrefoffset__ else each for each in self._objects]
+
+    def are_same_as(self, before: Contents) -> bool:
+        """Tell whether these are the contents that were seen before."""
+        objects = [each() if type(each) is weakref.ref else each for each in before._objects]
+        return (
+            self._types == before._types
+            and self._values == before._values
+            and len(self._objects) == len(objects)
+            and all(map(is_, self._objects, objects))
+        )
+
+    def _way_for(self, kind: type) -> Callable[[Any], None]:
+        """Return how to see an object of this kind."""
+        for base in _CONTAINERS:
+            if kind is base:
+                return partial(self._see_container, base, str(base.__name__))
+            if issubclass(kind, base):
+                return self._both(
+                    partial(self._see_container, base, str(base.__name__)), self._see_attributes(kind, base)
+                )
+        if kind is FunctionType or issubclass(kind, type):
+            return self._see_definition
+        if kind is lru_cache_wrapper:
+            return self._see_cached
+        if kind in _LINKS or any(_is_known(base, _KNOWN_LINKS) for base in _bases_of(kind)):
+            return self._both(lambda each: self._objects.append(kind), lambda each: self._see_all(_links(each)))
+        if kind is weakref.ref:
+            return lambda each: self._objects.append(kind)
+        if issubclass(kind, NEVER_CHANGE) or _is_known(kind, _KNOWN_NEVER_CHANGE):
+            return self._objects.append
+        if kind is bytearray:
+            return lambda each: self._values.extend((len(each), bytes(each[:MOST_BYTES])))
+        if (numpy := sys.modules.get("numpy")) is not None:
+            if issubclass(kind, (numpy.generic, numpy.dtype)):
+                return self._objects.append
+            if issubclass(kind, numpy.ndarray):
+                if kind is numpy.ndarray or kind is numpy.memmap:
+                    return self._see_array
+                return self._both(self._see_array, self._see_attributes(kind, numpy.ndarray))
+        if is_generator(kind):
+            return lambda each: self._values.append(pickle.dumps(state_of(each)))
+        return self._see_attributes(kind, object)
+
+    def _both(self, first: Callable[[Any], object], second: Callable[[Any], object]) -> Callable[[Any], None]:
+        def see(each: Any) -> None:
+            first(each)
+            second(each)
+
+        return see
+
+    def _see_definition(self, each: Any) -> None:
+        self._objects.append(each)
+        if is_definition(each):
+            self.definitions.append(each)
+
+    def _see_cached(self, each: Any) -> None:
+        self._objects.append(each)
+        self._see_all([each.__wrapped__])
+
+    def _see_container(self, base: Any, name: str, each: Any) -> None:
+        length = base.__len__(each)
+        self._values += name, length
+        self._see_all(_items_of(each, base, length))
+
+    def _see_attributes(self, kind: type, base: type) -> Callable[[Any], None]:
+        """Return how to see the attributes of an object of this kind, whose state as a *base* is seen apart."""
+        if is_definition(kind):
+            self.definitions.append(kind)
+        caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
+        dicts: list[Callable[[Any], dict[Any, Any]]] = []
+        slots: list[Any] = []
+        for its in _bases_of(kind):
+            attributes = attributes_of(its)
+            found = attributes.get("__dict__")
+            own = [slot for slot in attributes.values() if type(slot) is MemberDescriptorType and slot is not found]
+            slots += own
+            if its is base:
+                break
+            room = len(own) + (found is not None) + ("__weakref__" in attributes)
+            if type(found) in (GetSetDescriptorType, MemberDescriptorType):
+                dicts.append(found.__get__)
+            if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
+                return self._see_unknown
+        values, objects, see_all = self._values, self._objects, self._see_all
+
+        def see(each: Any) -> None:
+            objects.append(kind)
+            for get in dicts:
+                own = get(each)
+                if caches:
+                    own = {name: part for name, part in own.items() if name not in caches}
+                values.append(tuple(own))
+                see_all([*own.values()])
+            if slots:
+                see_all([slot.__get__(each) for slot in slots if _is_set(slot, each)])
+
+        return see
+
+    def _see_unknown(self, each: Any) -> None:
+        self._objects.append(each)
+        self.complete = False
+
+    def _see_array(self, thing: Any) -> None:
+        numpy: Any = sys.modules["numpy"]
+        array = numpy.ndarray.view(thing, numpy.ndarray)
+        self._values += array.shape, array.strides, array.dtype.str
+        sharing = _sharing_of(thing)
+        if sharing is None:
+            self.complete = False
+        if sharing is not False:
+            self._objects.append(thing)
+            return
+        if array.nbytes > MOST_BYTES and array.ndim:
+            if array.dtype.itemsize * SAMPLE > MOST_BYTES:
+                self.complete = False
+                return
+            most = min(ELEMENTS, MOST_BYTES // array.dtype.itemsize)
+            along = max(1, int(most ** (1 / array.ndim)))
+            array = array[tuple(slice(None, None, max(1, -(-length // along))) for length in array.shape)]
+        if array.dtype.hasobject:
+            if array.dtype.kind != "O":
+                self.complete = False
+                return
+            self._see_all(array.ravel().tolist()[:MOST_OBJECTS])
+        else:
+            self._values.append(array.tobytes())
+
+    def _see_all(self, parts: list[Any]) -> None:
+        """See *parts*, at once or later, but each object once."""
+        self.count += len(parts)
+        values, places, pending = self._values, self._places, self._pending
+        if _AT_ONCE.issuperset(map(type, parts)):
+            values += parts
+            return
+        for part in parts:
+            if type(part) in _AT_ONCE:
+                values.append(part)
+                continue
+            place = places.get(id(part))
+            if place is None:
+                place = places[id(part)] = (len(pending),)
+                pending.append(part)
+            values.append(place)
+
+
+def _is_known(kind: type, known: frozenset[tuple[str, str]]) -> bool:
+    module = module_of(kind)
+    return type(module) is str and ((module, _name_of(kind)) in known or (module, "") in known)
+
+
+def is_definition(thing: Any) -> bool:
+    """Tell whether *thing* is a function or class of the main module, or a function that no process can import."""
+    if type(thing) is FunctionType:
+        return thing.__module__ == "__main__" or "<" in thing.__qualname__
+    return issubclass(type(thing), type) and module_of(thing) == "__main__"
+
+
+def definition_parts(thing: Any) -> list[Any]:
+    """Return what a function or class has of its own."""
+    if type(thing) is not FunctionType:
+        return [part for item in class_parts(thing).items() for part in item] + [type(thing), *_bases_of(thing)[1:]]
+    parts = [thing.__code__, *(thing.__defaults__ or ()), ...]
+    for each in (thing.__kwdefaults__, thing.__dict__):
+        parts += [*(each or {}).keys(), *(each or {}).values(), ...]
+    return [*parts, *map(_content, thing.__closure__ or ())]
+
+
+_names: weakref.WeakKeyDictionary[types.CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
+_USES = frozenset(
+    number
+    for name, number in opmap.items()
+    if name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL")
+)
+
+
+def names_of_globals(code: types.CodeType) -> frozenset[str]:
+    """Return the names of globals that the code reads or sets, and the functions in it."""
+    found = _names.get(code)
+    if found is None:
+        names, more, bytecode = set(), 0, code.co_code
+        for operation, argument in zip(bytecode[::2], bytecode[1::2], strict=True):
+            argument |= more
+            if operation in _USES:
+                # Of LOAD_GLOBAL, the last bit says something else.
+                names.add(code.co_names[argument >> (operation == opmap["LOAD_GLOBAL"])])
+            more = argument << 8 if operation == opmap["EXTENDED_ARG"] else 0
+        inner = [each for each in code.co_consts if type(each) is types.CodeType]
+        found = _names[code] = frozenset(names).union(*map(names_of_globals, inner))
+    return found
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def class_parts(kind: type) -> dict[str, Any]:
+    """Return the attributes of a class that are not Python's own."""
+    return {
+        name: part
+        for name, part in attributes_of(kind).items()
+        if type(name) is str and not (name.startswith("_") and name.endswith("_"))
+    }
+
+
+def _links(each: Any) -> list[Any]:
+    import gc
+
+    return [part for part in gc.get_referents(each) if part is not type(each)]
+
+
+def _is_set(slot: Any, thing: Any) -> bool:
+    try:
+        slot.__get__(thing)
+        return True
+    except AttributeError:
+        return False
+
+
+def _items_of(each: Any, base: Any, length: int) -> list[Any]:
+    # By the methods of Python's own class, which a class of the program may have replaced.
+    if length <= MOST_OBJECTS:
+        parts = [*base.__iter__(each)]
+        return [*parts, *dict.values(each)] if issubclass(base, dict) else parts
+    if base is list or base is tuple:
+        return [*base.__getitem__(each, slice(None, None, length // SAMPLE)), base.__getitem__(each, -1)]
+    if issubclass(base, dict):
+        values = dict.values(each)
+        return [*islice(dict.keys(each), SAMPLE), *islice(values, SAMPLE), *islice(reversed(values), SAMPLE)]
+    return [*islice(base.__iter__(each), SAMPLE)]
+
+
+def _sharing_of(array: Any) -> bool | None:
+    """Tell whether others see what is written to *array*; None if nobody knows, as of a buffer of another library."""
+    numpy: Any = sys.modules["numpy"]
+    base = array
+    while issubclass(type(base), numpy.ndarray):
+        if issubclass(type(base), numpy.memmap):
+            return None if vars(base).get("mode", "c") == "c" else True
+        own = attributes_of(numpy.ndarray)
+        owner = own["base"].__get__(base)
+        if owner is None:
+            return False if own["flags"].__get__(base).owndata else None
+        base = owner
+    if type(base) is bytes:
+        return False
+    address = numpy.ndarray.view(array, numpy.ndarray).__array_interface__["data"][0]
+    return True if block_at(address) is not None else None

@@ -1,0 +1,228 @@
+"""What the forked workers of a pool have of a main module that nobody can import, and when a message may name it.
+
+Note [All or nothing]
+---------------------
+A function that nobody can import brings its globals. A table of 200 000 entries with each task would cost a thousand
+times the task; multiprocessing, whose forked workers have the table, sends a name. So a message to workers that were
+forked is a name as well, while all that it needs is as it was at the fork:
+
+    table = {...}
+    def look(i): return table[i]
+    Pool(2) --fork-->      noted: `look`, and the `table` that it mentions
+    map(look, ...)         "look": the worker's own, in the main module as it was at the fork
+    table["a"] = 5         seen: from now on `look` is sent, with the values of all its globals
+
+A mixture would be neither: to name a list of nodes and send their root takes apart what refers to the same, and a cache
+that tasks have filled is wrong with another number. So one change, also of a number or of a function, sends all by
+value; and a worker that is sent a name takes back what messages by value have set (`main_globals.take_back`).
+
+A change is told by a look at the contents (`contents.py`) at the fork and before each message. What that misses of a
+large object is as it was at the fork, as in multiprocessing. What was seen to be changed is never named again. Nothing
+is kept alive for this: a list that cannot be referred to weakly is known by its place and its contents.
+
+A worker that is forked later, because the process that forks them was killed, has the main module of that moment, as in
+multiprocessing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from datetime import date, time, timedelta
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+from mp_core.messages import main_globals
+from mp_core.messages.contents import Contents, is_definition, names_of_globals
+from mp_core.messages.main_globals import is_handle
+from mp_core.messages.pickling import NotInherited
+from mp_core.system.handler_errors import is_of_handler
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MOST_OF_ALL = 10_000  # objects that are looked at before a fork: some milliseconds
+
+_MISSING = object()
+_VALUES = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
+
+_alive: weakref.WeakSet[Inheritance] = weakref.WeakSet()
+
+
+class _Noted:
+    """An object as it was before a fork."""
+
+    def __init__(self, thing: Any, contents: Contents) -> None:
+        self._known: Callable[[], Any] | None = weakref.ref(thing) if type(thing).__weakrefoffset__ else None
+        self._contents = contents
+        contents.freeze()
+
+    def may_be(self, thing: Any) -> bool:
+        """Tell whether it is *thing*, which has the same `id`."""
+        return self._known is None or self._known() is thing
+
+    def look(self, thing: Any) -> Contents | None:
+        """Return the contents of *thing*; None if they are not seen to be those from before."""
+        contents = _contents_of(thing)
+        return contents if contents is not None and contents.are_same_as(self._contents) else None
+
+
+class Inheritance:
+    """
+    What the workers of a pool have of this process's main module, if they are forked from now on.
+
+    Threads may use it together.
+    """
+
+    def __init__(self) -> None:
+        #: By which a worker knows that it was forked with it.
+        self.identity = f"{os.getpid()} {os.urandom(16).hex()}"
+        #: Picklers for it, see definitions.py.
+        self.picklers: dict[Any, type] = {}
+        self._noted: dict[int, _Noted] = {}  # by the `id`
+        # Of the globals that functions mention: the value, if it has no contents; otherwise that it has.
+        self._globals: dict[str, Any] = {}
+        self._note(dict(vars(sys.modules["__main__"])))
+        _alive.add(self)
+
+    def _note(self, main: dict[str, Any]) -> None:
+        left = MOST_OF_ALL
+        definitions = {id(value): value for value in main.values() if is_definition(value)}
+        pending, seen = [*definitions.values()], {*definitions}
+        for each in pending:  # it grows
+            contents = _contents_of(each)
+            if contents is None:
+                continue
+            left -= contents.count
+            if left < 0:
+                break
+            parts = [*contents.definitions]
+            if type(each) is FunctionType:
+                for name in names_of_globals(each.__code__) - self._globals.keys():
+                    value = main.get(name, _MISSING)
+                    has_contents = not _has_none(value)
+                    self._globals[name] = _Noted if has_contents else value if not is_handle(value) else _MISSING
+                    parts += [value] * has_contents
+            for part in parts:
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    pending.append(part)
+            self._noted[id(each)] = _Noted(each, contents)
+
+    def needs(self, definition: Any) -> Needs:
+        """
+        Return what a function or class needs; raise `NotInherited` if the workers may not have all of it, or do not
+        find it by its name.
+        """
+        from mp_core.messages.definitions import is_found_by_name
+
+        if not is_found_by_name(definition, same_main=True):
+            raise NotInherited
+        return Needs(self, definition)
+
+    def look(self, thing: Any) -> Contents:
+        """Return the contents of *thing*; raise `NotInherited` if the workers may have others, or none."""
+        noted = self._noted.get(id(thing))
+        contents = noted.look(thing) if noted is not None and noted.may_be(thing) else None
+        if contents is None:
+            self._noted.pop(id(thing), None)
+            raise NotInherited
+        return contents
+
+    def look_at_global(self, name: str, value: Any) -> bool:
+        """
+        Tell whether the global *value* has contents to look at; raise `NotInherited` if the workers have another one.
+        """
+        before = self._globals.get(name, NotInherited)
+        if _has_none(value):
+            if value is before or (is_handle(value) and before is _MISSING):
+                return False
+            if type(value) in _VALUES and type(before) is type(value) and value == before:
+                return False
+        elif before is _Noted:
+            return True
+        self._globals.pop(name, None)
+        raise NotInherited
+
+
+class Needs:
+    """What a definition needs, and the workers have."""
+
+    def __init__(self, inheritance: Inheritance, definition: Any) -> None:
+        self._inheritance = inheritance
+        self._main = main = vars(sys.modules["__main__"])
+        self._names: set[str] = set()
+        self._things: dict[int, Callable[[], Any]] = {}  # definitions, by the `id`
+        pending = [definition]
+        for each in pending:  # it grows
+            if id(each) in self._things:
+                continue
+            self._things[id(each)] = weakref.ref(each)
+            pending += inheritance.look(each).definitions
+            if type(each) is FunctionType and each.__globals__ is main:
+                for name in names_of_globals(each.__code__) - self._names:
+                    self._names.add(name)
+                    value = main.get(name, _MISSING)
+                    if inheritance.look_at_global(name, value):
+                        pending += [value] if is_definition(value) else inheritance.look(value).definitions
+            elif type(each) is FunctionType and not _has_globals_of_a_module(each):
+                raise NotInherited
+
+    def are_same(self) -> bool:
+        """Tell whether the workers still have all of it."""
+        inheritance, looked_at = self._inheritance, set(self._things)
+        try:
+            for known in self._things.values():
+                inheritance.look(known())
+            for name in self._names:
+                value = self._main.get(name, _MISSING)
+                if inheritance.look_at_global(name, value) and id(value) not in looked_at:
+                    looked_at.add(id(value))
+                    inheritance.look(value)
+        except NotInherited:
+            return False
+        return True
+
+
+def _has_globals_of_a_module(function: Any) -> bool:
+    names = function.__globals__
+    return vars(sys.modules.get(names.get("__name__"), sys)) is names
+
+
+def _contents_of(thing: Any) -> Contents | None:
+    """Return the contents of *thing*; None if these cannot be told."""
+    try:
+        contents = Contents(thing)
+    except Exception as error:  # another thread changes it
+        if is_of_handler(error):
+            raise
+        return None
+    return contents if contents.complete else None
+
+
+def _has_none(value: Any) -> bool:
+    """Tell whether *value* is in a message what it is, or its name, or nothing: it has no contents to be looked at."""
+    kind = type(value)
+    if (
+        value is _MISSING
+        or kind in _VALUES
+        or issubclass(kind, ModuleType | date | time | timedelta)
+        or is_handle(value)
+    ):
+        return True
+    if not issubclass(kind, FunctionType | BuiltinFunctionType | type):
+        return False
+    from mp_core.messages.definitions import is_found_by_name
+
+    return is_found_by_name(value)
+
+
+def _begin_in_child() -> None:
+    global _alive
+    main_globals.forks.update(inheritance.identity for inheritance in list(_alive))
+    _alive = weakref.WeakSet()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,549 @@
+"""What forked workers have of a program without a file: a message names it, or sends all of it by value."""
+
+from __future__ import annotations
+
+import array
+import gc
+import itertools
+import math
+import random
+import weakref
+from datetime import date
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.scripts import run_python, succeeded
+
+from mp_core.messages.contents import Contents
+
+pytest.importorskip("cloudpickle", reason="needs cloudpickle, which is not installed")
+
+OWN = """
+import os
+import signal
+
+import mp_all as mp
+import numpy as np
+
+MISSING = object()
+pid = os.getpid()
+
+
+class Table(dict):
+    def __reduce__(self):
+        raise RuntimeError("it travels")
+
+
+class Model:
+    def __init__(self):
+        self.weights = np.arange(1 << 18, dtype="f8").reshape(512, 512)
+
+    def __getstate__(self):
+        raise RuntimeError("it travels")
+
+
+table = Table((i, MISSING if i % 2 else i) for i in range(5000))
+model = Model()
+
+
+def look(i):
+    return table[i] is MISSING
+
+
+def use(i):
+    return look(i), float(model.weights[0, i])
+
+
+def kill(i):
+    if os.getpid() != pid and i == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+expected = [(bool(i % 2), float(i)) for i in range(40)]
+context = mp.get_context("fork")
+with context.Pool(2) as pool:
+    assert pool.map(use, range(40)) == expected
+    assert list(pool.imap(use, range(40))) == expected
+    assert pool.apply(use, (3,)) == expected[3]
+    assert [each.get() for each in [pool.apply_async(use, (i,)) for i in range(40)]] == expected
+    try:
+        pool.apply(kill, (0,))
+    except mp.ProcessError:
+        pass
+    assert pool.map(use, range(40), chunksize=1) == expected  # a later worker
+with context.Pool(2, maxtasksperchild=1) as pool:
+    assert pool.map(use, range(6), chunksize=1) == expected[:6]
+with mp.ProcessPoolExecutor(2, mp_context=context) as executor:
+    assert list(executor.map(use, range(40))) == expected
+    assert [each.result() for each in [executor.submit(use, i) for i in range(40)]] == expected
+print("done")
+"""
+
+
+def test_a_forked_worker_uses_its_own_large_globals() -> None:
+    assert succeeded(run_python("-", stdin=OWN)) == "done\n"
+
+
+CHANGED = """
+import mp_all as mp
+import numpy as np
+
+METHOD = {method!r}
+rows = list(range(5000))
+pixels = np.zeros(1 << 18)
+
+
+def read(i=0):
+    return (len(rows), rows[-1]) if "rows" in globals() else None
+
+
+def bright(i=0):
+    return float(pixels[-1])
+
+
+def fill(i):
+    rows.append(i)
+    return len(rows)
+
+
+def asked(pool):
+    found = {{*pool.map(read, range(4), chunksize=1), pool.apply(read), pool.apply_async(read).get()}}
+    return found.pop() if len(found) == 1 else found
+
+
+context = mp.get_context(METHOD)
+with context.Pool(2) as older:
+    print(asked(older), older.apply(bright))
+    rows.append("appended")
+    pixels += 1
+    print(asked(older), older.apply(bright))
+    with context.Pool(1) as newer:
+        print(asked(newer), asked(older), newer.apply(bright))
+        first = rows
+        rows = ["another"]
+        print(asked(newer), asked(older))
+        rows = first
+        print(asked(newer), asked(older))
+        del rows
+        print(newer.apply(lambda: "rows" in globals()))
+        rows = list(range(6000))
+        print(asked(newer), asked(older))
+    waiting = []
+    for rows in ([1], [2, 3], first):
+        waiting.append(older.apply_async(read))
+    print([each.get() for each in waiting])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_a_large_global_that_the_program_changes_travels(method: str) -> None:
+    lines = succeeded(run_python("-", stdin=CHANGED.format(method=method))).splitlines()
+    assert lines == [
+        "(5000, 4999) 0.0",
+        "(5001, 'appended') 1.0",
+        "(5001, 'appended') (5001, 'appended') 1.0",
+        "(1, 'another') (1, 'another')",
+        "(5001, 'appended') (5001, 'appended')",
+        "True",
+        "(6000, 5999) (6000, 5999)",
+        "[(1, 1), (2, 3), (5001, 'appended')]",
+    ]
+
+
+IN_PLACE = """
+import sys
+
+METHOD, NAME = "fork", sys.argv[1]
+if NAME == "mp_all":
+    import mp_all as mp
+else:
+    import multiprocessing as mp
+cache = dict.fromkeys(range(5000))
+
+
+def fill(key):
+    cache[key] = len(cache)
+    return len(cache)
+
+
+def empty():
+    global cache
+    cache = {}
+
+
+context = mp.get_context(METHOD)
+with context.Pool(1) as pool:
+    print([pool.apply(fill, (key,)) for key in "abc"], len(cache))
+with context.Pool(1, empty) as pool:
+    print([pool.apply(fill, (key,)) for key in "abc"], len(cache))
+with context.Pool(1, cache.update, ({"d": 1},)) as pool:
+    print([pool.apply(fill, (key,)) for key in "abc"], len(cache))
+"""
+
+
+def test_what_a_task_changes_in_a_large_global_stays_in_its_worker_as_in_multiprocessing() -> None:
+    ours, theirs = (succeeded(run_python("-", name, stdin=IN_PLACE)) for name in ("mp_all", "multiprocessing"))
+    assert ours == theirs == "[5001, 5002, 5003] 5000\n[1, 2, 3] 5000\n[5002, 5003, 5004] 5000\n"
+
+
+RELEASED = """
+import gc
+import weakref
+
+import mp_all as mp
+
+
+class Row:
+    pass
+
+
+rows = [Row() for _ in range(2000)]
+first = weakref.ref(rows[0])
+
+
+def count(i):
+    return len(rows)
+
+
+with mp.get_context("fork").Pool(1) as pool:
+    print(pool.map(count, [0]))
+    rows = []
+    print(pool.map(count, [0]))
+    gc.collect()
+    print(first())
+"""
+
+
+def test_a_large_global_is_free_when_a_function_has_used_its_successor() -> None:
+    assert succeeded(run_python("-", stdin=RELEASED)) == "[2000]\n[0]\nNone\n"
+
+
+# What each program prints under multiprocessing, and what it prints if all functions take their values at the call.
+TOGETHER = {
+    "a cache and a number": (
+        """
+cache, scale = {}, 2
+def f(x):
+    if x not in cache:
+        cache[x] = x * scale
+    return cache[x]
+with ctx.Pool(1) as pool:
+    print(pool.map(f, [1, 2, 3]))
+    scale = 3
+    print(pool.map(f, [1, 2, 3, 4]))
+""",
+        "[2, 4, 6]\n[3, 6, 9, 12]\n",
+    ),
+    "a list of nodes and their root": (
+        """
+class Node:
+    def __init__(self, parent):
+        self.parent = parent
+root = Node(None)
+nodes = [root]
+for i in range(5000):
+    nodes.append(Node(nodes[i // 2]))
+def depth(i):
+    node, count = nodes[i], 0
+    while node is not root:
+        node, count = node.parent, count + 1
+    return count
+with ctx.Pool(2) as pool:
+    print(pool.map(depth, [1, 2, 1000]))
+    root.weight = 1
+    print(pool.map(depth, [1, 2, 1000], chunksize=1))
+    print(pool.map(lambda i: depth(i), [1, 2, 1000]))
+""",
+        "[1, 1, 9]\n" * 3,
+    ),
+    "a closure that counts": (
+        """
+def make():
+    count = 0
+    def step(x):
+        nonlocal count
+        count += 1
+        return count
+    return step
+step = make()
+with ctx.Pool(1) as pool:
+    print(pool.map(step, range(3), chunksize=1))
+""",
+        "[1, 1, 1]\n",
+    ),
+    "an index and a large list that is changed where nobody looks": (
+        """
+tour, best = list(range(20000)), 3
+def look(_):
+    return tour[best]
+with ctx.Pool(1) as pool:
+    print(pool.map(look, [0]))
+    tour[777] = -1
+    best = 777
+    print(pool.map(look, [0]))
+""",
+        "[3]\n[-1]\n",
+    ),
+    "arguments that bring a changed class": (
+        """
+memo, hits = {}, [0]
+def count(key):
+    memo[key] = 1
+    hits[0] += 1
+    return len(memo), hits[0]
+class Question:
+    tag = [0]
+    def __init__(self, key):
+        self.key = key
+    def see(self):
+        return memo
+def ask(question):
+    return count(question.key)
+questions = [Question(i) for i in range(2)]
+with ctx.Pool(1) as pool:
+    print(pool.map(ask, questions, chunksize=1))
+    Question.tag = [1]
+    print(pool.map(ask, questions, chunksize=1))
+    print(pool.map(count, [5]))
+""",
+        "[(1, 1), (2, 2)]\n[(1, 1), (1, 1)]\n[(3, 3)]\n",
+    ),
+    "a class that is changed while tasks wait": (
+        """
+import threading
+class Config:
+    rate = 1
+    extra = [Ellipsis]
+def rate(x):
+    return Config.rate, Config.extra
+go = threading.Event()
+def slow():
+    yield 0
+    go.wait(60)
+    yield 1
+with ctx.Pool(1) as pool:
+    waiting = pool.imap(rate, slow())
+    print(next(waiting))
+    Config.rate, Config.new = 2, 1
+    print(pool.apply(rate, (0,)), pool.apply(lambda: Config.new))
+    go.set()
+    print(next(waiting), pool.apply(hasattr, (Config, "new")))
+""",
+        "(1, [Ellipsis])\n(2, [Ellipsis]) 1\n(1, [Ellipsis]) True\n",
+    ),
+    "numbers that follow each other": (
+        """
+import random
+numbers, data = random.Random(5), [1]
+def draw(x):
+    return numbers.randrange(1000), len(data)
+def another(x):
+    return numbers.randrange(1000)
+with ctx.Pool(1) as pool:
+    found = pool.map(draw, [0, 0], chunksize=1)
+    data = [1, 2]
+    found += pool.map(draw, [0, 0], chunksize=1)
+    found += pool.map(another, [0, 0], chunksize=1)
+    own = random.Random(5)
+    print([each[0] if isinstance(each, tuple) else each for each in found] == [own.randrange(1000) for _ in range(6)])
+""",
+        "True\n",
+    ),
+    "a name that the program makes later": (
+        """
+table = list(range(3000))
+def use(x):
+    return (len(table), total) if "total" in globals() else sum([x])
+with ctx.Pool(1) as pool:
+    print(pool.apply(use, (1,)))
+    total, sum = 5, None
+    print(pool.apply(use, (1,)))
+""",
+        "1\n(3000, 5)\n",
+    ),
+    "a task with a pool of its own": (
+        """
+table = [0] * 3000
+def inner(x):
+    return len(table) + x
+def outer(x):
+    table.append(1)
+    with ctx.Pool(1) as pool:
+        return pool.map(inner, [x, x])
+with mp.ProcessPoolExecutor(1, mp_context=ctx) as pool:
+    print(list(pool.map(outer, [1, 2])))
+    print(pool.submit(outer, 3).result())
+    print(pool.submit(inner, 3).result())
+""",
+        "[[3002, 3002], [3004, 3004]]\n[3006, 3006]\n3006\n",
+    ),
+    "partial functions, methods and decorated ones": (
+        """
+import contextlib
+import functools
+table = {i: i for i in range(3000)}
+def traced(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+    return wrapper
+@contextlib.contextmanager
+def opened():
+    yield table
+@traced
+def look(key, add=0):
+    with opened() as found:
+        return found[key] + add
+class Engine:
+    @staticmethod
+    def run(key):
+        table[key] += 1
+        return table[key]
+    def step(self, key):
+        return self.run(key)
+with ctx.Pool(1) as pool:
+    print(pool.map(functools.partial(look, 7), [1, 2]), pool.map(look, [1, 2]))
+    print([pool.apply(Engine.run, (5,)) for _ in range(3)], pool.map(Engine().step, [5, 5]))
+""",
+        "[8, 9] [1, 2]\n[6, 7, 8] [9, 10]\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TOGETHER)
+def test_what_a_message_names_and_what_it_sends_are_never_mixed(what: str) -> None:
+    program, expected = TOGETHER[what]
+    assert succeeded(run_python("-", stdin=f"import mp_all as mp\nctx = mp.get_context('fork')\n{program}")) == expected
+
+
+KEPT = """
+import gc
+import os
+import mp_all as mp
+
+state = {}
+
+
+def use():
+    return len(state)
+
+
+class Row:
+    pass
+
+
+rows = [Row() for _ in range(2000)]
+
+
+def count():
+    return len(rows)
+
+
+pool = mp.get_context("fork").Pool(1)
+pid = pool.apply(os.getpid)
+print(pool.apply(use), pool.apply(count))
+first = rows[0]
+del rows
+print(len(gc.get_referrers(first)))
+state["pool"] = pool
+del state, pool
+gc.collect()
+while True:  # the worker ends with its pool
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        break
+print("ended")
+"""
+
+
+def test_a_pool_keeps_nothing_alive_that_its_workers_were_forked_with() -> None:
+    assert succeeded(run_python("-", stdin=KEPT)) == "0 2000\n1\nended\n"
+
+
+def set_attribute(thing: Any) -> None:
+    thing.name = 7
+
+
+CHANGES: dict[str, tuple[Any, Any]] = {
+    "an item of a list": ([1, 2, 1], lambda thing: thing.__setitem__(1, 1)),
+    "the order of equal items": ([True, False, False], lambda thing: thing.sort()),
+    "a longer list": ([0] * 5000, lambda thing: thing.append(0)),
+    "an item of a dict in a list": ([{"a": 1}], lambda thing: thing[0].update(a=2)),
+    "an item of a set": ({1, 2}, lambda thing: thing.add(3)),
+    "the kind of a number": ([1.0], lambda thing: thing.__setitem__(0, 1)),
+    "an element of a small array": (np.zeros((3, 4)), lambda thing: thing.__setitem__((2, 3), 1)),
+    "a large array": (np.zeros((700, 700)), lambda thing: np.add(thing, 1, out=thing)),
+    "a part of an array": (np.zeros(100)[::3], lambda thing: thing.__setitem__(-1, 1)),
+    "an array of objects": (np.array([None, 1], object), lambda thing: thing.__setitem__(0, 2)),
+    "a record": (np.zeros(3, "i4, f8"), lambda thing: thing.__setitem__(1, (1, 2.0))),
+    "an attribute": (SimpleNamespace(name=1), set_attribute),
+    "a byte": (bytearray(b"abc"), lambda thing: thing.__setitem__(0, 0)),
+    "which of two objects": ([a := [], a, b := []], lambda thing: thing.__setitem__(1, thing[2])),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_contents_tell_a_change(what: str) -> None:
+    thing, change = CHANGES[what]
+    before = Contents(thing)
+    before.freeze()
+    assert Contents(thing).are_same_as(before)
+    change(thing)
+    assert not Contents(thing).are_same_as(before)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        *(math.nan, [math.nan], np.array(5), np.zeros((0, 3)), np.ma.masked_array([1, 2], [0, 1]), {1: {2: [3]}}),
+        *(object(), np.random.default_rng(1), random.Random(1), Path(), Fraction(1, 2), partial(max, 1), date.today()),
+    ],
+)
+def test_contents_that_have_not_changed_are_the_same(thing: Any) -> None:
+    before = Contents(thing)
+    before.freeze()
+    now = Contents(thing)
+    assert now.complete
+    assert now.are_same_as(before)
+
+
+@pytest.mark.parametrize("thing", [array.array("i", [1]), [itertools.count()], np.frombuffer(bytearray(8))])
+def test_a_look_tells_that_it_does_not_see_all(thing: Any) -> None:
+    assert not Contents(thing).complete
+
+
+def test_a_look_keeps_nothing_alive_and_runs_no_code_of_the_program() -> None:
+    class Odd:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError
+
+        __hash__ = None  # type: ignore[assignment]
+
+    odd = [Odd() for _ in range(2000)]
+    contents = Contents(odd)
+    contents.freeze()
+    assert contents.complete
+    assert Contents(odd).are_same_as(contents)
+    first = weakref.ref(odd[0])
+    del odd
+    gc.collect()
+    assert first() is None
+
+
+def test_a_look_does_not_touch_a_file_in_memory_which_may_be_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "pixels"
+    pixels = np.memmap(path, "u1", "w+", shape=(2 << 20,))
+    path.write_bytes(b"")
+    before = Contents(pixels[5:])
+    assert before.complete
+    assert Contents(pixels).complete
+    assert not Contents(pixels[5:]).are_same_as(before)
