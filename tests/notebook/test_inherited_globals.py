@@ -421,6 +421,77 @@ def test_what_a_message_names_and_what_it_sends_are_never_mixed(what: str) -> No
     assert succeeded(run_python("-", stdin=f"import mp_all as mp\nctx = mp.get_context('fork')\n{program}")) == expected
 
 
+HOME = """
+import sys
+
+import mp_all as mp
+
+class Table(dict):
+    def __reduce__(self):
+        raise RuntimeError("it travels")
+
+table = Table(a=1)
+
+
+class Node:
+    class Part:
+        def __init__(self, name):
+            self.name = name
+
+    def look(self):
+        return table
+
+
+class Refused(Exception):
+    def __init__(self, text):
+        super().__init__(text)
+        self.node = Node()
+
+    look = Node.look
+
+
+def count():
+    return len(table)
+
+
+def make(which):
+    if which == "error":
+        raise Refused("no")
+    return {"node": Node(), "class": Node, "part": Node.Part("b"), "function": count, "method": Node.look}[which]
+
+
+ctx = mp.get_context("fork")
+with ctx.Pool(1) as pool:
+    node, kind, part, function, method = pool.map(make, ["node", "class", "part", "function", "method"])
+    assert type(node) is kind is Node and type(part) is Node.Part
+    assert function is count and method is Node.look
+    try:
+        pool.apply(make, ("error",))
+    except Refused as error:
+        assert type(error.node) is Node
+    waiting = pool.apply_async(make, ("node",))
+    waiting.wait()
+
+    class Node:
+        pass
+
+    assert type(waiting.get()).__name__ == "Node"
+
+    def local():
+        class Inside:
+            pass
+
+        return Inside
+
+    assert pool.apply(lambda kind: kind(), (local(),)).__class__.__name__ == "Inside"
+print("done")
+"""
+
+
+def test_a_result_has_the_definitions_of_the_program() -> None:
+    assert succeeded(run_python("-", stdin=HOME)) == "done\n"
+
+
 KEPT = """
 import gc
 import os

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_OBJECTS = 1000
-MOST_BYTES = 1 << 16  # of an array or a text that is seen whole
+MOST_BYTES = 1 << 16  # of an array that is seen whole
+LONG_TEXT = 1 << 12
 SAMPLE = 64  # parts of what is longer
 ELEMENTS = 1024  # of an array
 
@@ -117,8 +118,9 @@ class Contents:
         del self._pending, self._places, self._ways
 
     def freeze(self) -> None:
-        """Keep nothing alive that can be referred to weakly."""
+        """Keep nothing alive but small things that never change."""
         self.definitions.clear()
+        self._values = _without_long_texts(self._values)
         self._objects = [weakref.ref(each) if type(each).__weakrefoffset__ else each for each in self._objects]
 
     def are_same_as(self, before: Contents) -> bool:
@@ -126,7 +128,7 @@ class Contents:
         objects = [each() if type(each) is weakref.ref else each for each in before._objects]
         return (
             self._types == before._types
-            and self._values == before._values
+            and (self._values == before._values or _without_long_texts(self._values) == before._values)
             and len(self._objects) == len(objects)
             and all(map(is_, self._objects, objects))
         )
@@ -263,6 +265,12 @@ class Contents:
                 place = places[id(part)] = (len(pending),)
                 pending.append(part)
             values.append(place)
+
+
+def _without_long_texts(values: list[Any]) -> list[Any]:
+    return [
+        (len(each), hash(each)) if type(each) in (str, bytes) and len(each) > LONG_TEXT else each for each in values
+    ]
 
 
 def _is_known(kind: type, known: frozenset[tuple[str, str]]) -> bool:

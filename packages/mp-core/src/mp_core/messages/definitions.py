@@ -96,7 +96,8 @@ class Pickler(ForkingPickler):
     *override*, like a `reducer_override`, is asked before. *same_main* says that the receiver has the very same main
     module. One that *inherits* names what cannot be pickled, see Note [What cannot be pickled].
 
-    All receivers of one with an *inheritance* have that. One that *names* raises `NotInherited` for a definition that
+    The receiver of one for *home* has forked this process: definitions that both have travel by their identities. All
+    receivers of one with an *inheritance* have that. One that *names* raises `NotInherited` for a definition that
     they may not have as it is, see Note [All or nothing] in inherited_globals.py.
     """
 
@@ -105,6 +106,7 @@ class Pickler(ForkingPickler):
     inherits = False
     inheritance: Inheritance | None = None
     names = False
+    home = False
     #: Whether it has named a definition, or sent one; None if there was none.
     has_named: bool | None = None
     _main_only = False
@@ -130,6 +132,8 @@ class Pickler(ForkingPickler):
             return NotImplemented
         if self.names:
             return self._named(thing)
+        if self.home and (identity := _identity_at_home(thing)) is not None:
+            return _definition_at_home, (identity, thing.__qualname__)
         if self.inherits:
             if self._is_refused(thing, thing.__qualname__):
                 return _inherited, (_identity_of(thing), thing.__qualname__)
@@ -290,19 +294,17 @@ def pickled_or_inherited(
         del first, second  # their tracebacks have this frame
 
 
-def pickler_class(
-    main_only: bool = False, inherits: bool = False, names: bool = False, inheritance: Inheritance | None = None
-) -> type[Pickler]:
-    """Return a class of picklers that do so."""
+def pickler_class(base: type[Pickler], **attributes: Any) -> type[Pickler]:
+    """Return a class of picklers that have these attributes."""
+    inheritance: Inheritance | None = attributes.get("inheritance")
     known = _pickler_classes if inheritance is None else inheritance.picklers
-    key = main_only, inherits, names
+    key = base, *attributes.items()
     if key not in known:
-        base = MainPickler if main_only else Pickler
-        known[key] = type(base.__name__, (base,), {"inherits": inherits, "names": names, "inheritance": inheritance})
+        known[key] = type(base.__name__, (base,), attributes)
     return known[key]
 
 
-_pickler_classes: dict[tuple[bool, bool, bool], type[Pickler]] = {}
+_pickler_classes: dict[Any, type[Pickler]] = {}
 
 
 class _Trial(Pickler):
@@ -413,6 +415,19 @@ def _keep(set_globals: Callable[[], None]) -> None:
     kept = getattr(_keeping, "kept", None)
     if kept is not None:
         kept.append(set_globals)
+
+
+def _identity_at_home(thing: Any) -> str | None:
+    """Return the identity that a definition with a name had before this process was forked."""
+    identity = None if "<" in thing.__qualname__ else _identity_of(thing)
+    return None if identity is None or identity.startswith(f"{os.getpid()} ") else identity
+
+
+def _definition_at_home(identity: str, name: str) -> Any:
+    """Return a definition that this process had when it forked the sender; if that has gone, one of this name."""
+    known = _by_identity.get(identity)
+    thing = None if known is None else known()
+    return operator.attrgetter(name)(sys.modules["__main__"]) if thing is None else thing
 
 
 def _resolved(value: Any) -> Any:

@@ -47,7 +47,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core.children import child_descriptors
-from mp_core.children.main_module import UNPICKLABLE, sends_definitions
+from mp_core.children.main_module import UNPICKLABLE, main_can_be_imported, sends_definitions
 from mp_core.messages import failed_messages, large_bytes
 from mp_core.sharing import backend
 from mp_core.sharing.backend import (
@@ -95,16 +95,22 @@ def set_up(dumps: Callable[..., Any], loads: Callable[..., Any], make_pair: Call
 
 def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
     """`ForkingPickler.dumps`: pickle a message, and discard its in-flight references if that fails."""
-    if protocol is None and cls is ForkingPickler:
-        # Most messages need no ForkingPickler, which takes several microseconds to make.
-        data = plain_pickle(obj)
-        if data is None and type(obj) in _alone:
-            data = _dumps_alone(obj)
-        if data is not None:
-            return memoryview(data)
-    if protocol is None and cls is ForkingPickler and sends_definitions():
-        return _dumps_of_main(obj)
-    return in_message(_pickle, cls, obj, protocol)
+    return _dumped(cls, obj) if protocol is None and cls is ForkingPickler else in_message(_pickle, cls, obj, protocol)
+
+
+def dumps_home(obj: Any) -> Any:
+    """Like `dumps`, for the process that has forked this one: definitions that both have go by their identities."""
+    return ForkingPickler.dumps(obj) if main_can_be_imported() or not _set_up else _dumped(ForkingPickler, obj, True)
+
+
+def _dumped(cls: type[ForkingPickler], obj: Any, home: bool = False) -> Any:
+    # Most messages need no ForkingPickler, which takes several microseconds to make.
+    data = plain_pickle(obj)
+    if data is None and type(obj) in _alone:
+        data = _dumps_alone(obj)
+    if data is not None:
+        return memoryview(data)
+    return _dumps_of_main(obj, home) if sends_definitions() else in_message(_pickle, cls, obj)
 
 
 def _pickle(cls: Any, obj: Any, protocol: int | None = None) -> Any:
@@ -123,29 +129,30 @@ def _is_self_contained(cls: Any) -> bool:
     return getattr(cls, "persistent_id", None) is getattr(pickle.Pickler, "persistent_id", None)
 
 
-def _dumps_of_main(obj: Any) -> Any:
+def _dumps_of_main(obj: Any, home: bool = False) -> Any:
     """Like `dumps` in a process whose program no other can import, see definitions.py."""
     mark = child_descriptors.mark()
     try:
         return in_message(_dump_without_main, obj)
     except (_MainIsNamed, *UNPICKLABLE):
         child_descriptors.take_back(mark)
-    return _with_definitions(in_message, obj, main_only=True)
+    return _with_definitions(in_message, obj, main_only=True, home=home)
 
 
 def _with_definitions(
     wrap: Callable[..., Any],
     obj: Any,
     main_only: bool = False,
-    inheritance: Inheritance | None = None,
     only_names: bool = False,
+    **attributes: Any,
 ) -> Any:
     definitions = imports.load("mp_core.messages.definitions")
-    return definitions.pickled_or_inherited(
-        lambda inherits, names: wrap(_pickle, definitions.pickler_class(main_only, inherits, names, inheritance), obj),
-        inheritance,
-        only_names,
-    )
+    base = definitions.MainPickler if main_only else definitions.Pickler
+
+    def attempt(inherits: bool, names: bool) -> Any:
+        return wrap(_pickle, definitions.pickler_class(base, inherits=inherits, names=names, **attributes), obj)
+
+    return definitions.pickled_or_inherited(attempt, attributes.get("inheritance"), only_names)
 
 
 class NotInherited(Exception):
@@ -187,7 +194,7 @@ def pickled_for_task(
     except (_MainIsNamed, *UNPICKLABLE):
         child_descriptors.take_back(mark)
         try:
-            return _with_definitions(pickled, obj, False, inheritance, only_names)
+            return _with_definitions(pickled, obj, False, only_names, inheritance=inheritance)
         except Exception as error:
             raise error from None
 

@@ -26,7 +26,7 @@ from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from mp_core.children.main_module import has_name, main_can_be_imported, sends_definitions
-from mp_core.messages.pickling import NotInherited
+from mp_core.messages.pickling import NotInherited, is_set_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Definitions:
         """What the workers have since their fork; None if messages do not name it."""
         if None not in self._inheritance:
             found = None
-            if self._are_forked and sends_definitions():
+            if self._are_forked and is_set_up() and sends_definitions():
                 from mp_core.messages.inherited_globals import Inheritance
 
                 found = Inheritance()

@@ -12,6 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
 from mp_core.children.main_module import UNPICKLABLE, has_definitions, has_name
+from mp_core.messages.pickling import dumps_home
 from mp_core.sharing.backend import is_of_atoms, plain_data, plain_loads, recorders, timeline_blocks
 from mp_pool.tasks.function_cache import FunctionReference
 from mp_pool.tasks.mappers import map_chunk, starmap_chunk, take_failed
@@ -111,7 +112,7 @@ def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
     if recorders:
         timeline_blocks()  # the task may have sent others
     try:
-        return RICH, dump(ForkingPickler.dumps, value)
+        return RICH, dump(dumps_home, value)
     except UNPICKLABLE:
         if not has_definitions():
             raise
@@ -151,7 +152,7 @@ def dump_error(error: BaseException) -> bytes:
     inner: bytes | None = None
     reason: str = ""
     try:
-        inner = bytes(ForkingPickler.dumps(error))
+        inner = bytes(dumps_home(error))
     except Exception as why:
         reason = _described(why)
     try:
