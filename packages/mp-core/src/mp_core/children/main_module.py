@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 UNPICKLABLE = (pickle.PicklingError, AttributeError)
 
 
+_SINGLETONS = (type(None), type(...), type(NotImplemented))
+
 # The main module that was looked at last, its attributes, and what they say. By its identity: at the end of a program,
 # its objects must be freed before the modules are cleared that their destructors use.
 _main = 0
@@ -96,6 +98,27 @@ def is_in_each_main(thing: Any) -> bool:
     if main_can_be_imported():
         return not is_typed_in(thing)
     return _receivers_are_forked() and _was_there(thing)
+
+
+class NotInherited(Exception):
+    """A message needs something of the main module that its receivers, which were forked, may not have as it is."""
+
+
+def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
+    """Tell whether another process finds the function or class *thing* by its name."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if name is None or any(thing is each for each in _SINGLETONS):
+        return True  # pickle knows
+    if module is None:  # pickle knows; but of a function, only that its globals have no name
+        return not isinstance(thing, FunctionType)
+    if module == "__main__" and not same_main and not is_in_each_main(thing):
+        return False
+    found = sys.modules.get(module)
+    if found is None:
+        return False
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is thing
 
 
 # Whether a process may receive messages that is no forked child of this program.
@@ -166,7 +189,8 @@ def own_definitions() -> Iterator[Any]:
     pending = [vars(_modules["__main__"]), *_elsewhere.values()]
     while pending:
         for value in list(pending.pop().values()):
-            thing = value.__func__ if type(value) in (staticmethod, classmethod) else value
+            kind = type(value)
+            thing = value.__func__ if kind is staticmethod or kind is classmethod else value
             is_class = issubclass(type(thing), type)
             if (is_class or type(thing) is FunctionType) and thing.__module__ == "__main__" and id(thing) not in seen:
                 seen.add(id(thing))

@@ -1,7 +1,7 @@
 """A look at what is in an object, which tells later whether it was changed in place.
 
 It runs no code of the program. It goes into lists, dicts, sets, arrays, functions, classes and attributes of objects as
-far as the first `MOST_OBJECTS` of them; of what is larger, it sees the lengths, the shapes and some of the parts.
+far as the first `MOST_PARTS` of them; of what is larger, it sees the lengths, the shapes and some of the parts.
 
 Note [What is seen]
 -------------------
@@ -26,30 +26,39 @@ from collections.abc import Callable
 from datetime import date, time, timedelta, tzinfo
 from functools import lru_cache, partial
 from itertools import islice
-from opcode import opmap
 from operator import is_
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
+from mp_core.children.main_module import is_found_by_name
 from mp_core.memory.block import block_at
+from mp_core.messages.function_parts import function_parts
 from mp_core.messages.random_generators import is_generator, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MOST_OBJECTS = 1000
+MOST_PARTS, MOST_OBJECTS = 1000, 250  # of the parts, those that have parts themselves
 MOST_BYTES = 1 << 16  # of an array that is seen whole
 LONG_TEXT = 1 << 12
 SAMPLE = 64  # parts of what is longer
 ELEMENTS = 1024  # of an array
 
 lru_cache_wrapper: Any = type(lru_cache(len))
-_AT_ONCE = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
+#: What is compared by its value.
+VALUES = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
+# For a class of the program that derives from one.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+}
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 # What is made of references alone.
 _LINKS = frozenset({partial, MethodType, CellType, property, staticmethod, classmethod, types.MappingProxyType})
-NEVER_CHANGE: tuple[type, ...] = (
-    *(date, time, timedelta, tzinfo, range, slice, type, types.ModuleType, types.CodeType, types.BuiltinFunctionType),
+_NEVER_CHANGE: tuple[type, ...] = (
+    *(date, time, timedelta, tzinfo, range, slice, type, types.CodeType),
     *(
         types.WrapperDescriptorType,
         types.MethodDescriptorType,
@@ -64,11 +73,12 @@ _KNOWN_NEVER_CHANGE = frozenset(
         *(("_thread", "lock"), ("_thread", "RLock"), ("decimal", "Decimal"), ("re", "Pattern"), ("numpy", "ufunc")),
         *(("logging", "Logger"), ("logging", "RootLogger")),
         *(("operator", "itemgetter"), ("operator", "attrgetter"), ("operator", "methodcaller")),
-        *(("_abc", "_abc_data"), ("collections", "_tuplegetter"), ("pyarrow.lib", "")),
+        *(("_abc", "_abc_data"), ("_collections", "_tuplegetter"), ("pyarrow.lib", ""), ("typing", "")),
     }
 )
 _KNOWN_LINKS = frozenset({("pandas._libs.internals", "")})
-# What libraries put there when an object is read.
+# What Python and libraries put there when a class or an object is used.
+_MADE_LATER = frozenset({"__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__"})
 _CACHES = {"pandas": frozenset({"_cache", "_item_cache"})}
 
 # By what Python says of a class, whatever its metaclass says.
@@ -77,6 +87,7 @@ attributes_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
 _base_of: Callable[[type], type] = type.__dict__["__base__"].__get__
+_weakref_offset_of: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
@@ -98,21 +109,22 @@ class Contents:
         self._objects: list[Any] = []  # compared by identity
         self._pending: list[Any] = []
         self._places: dict[int, tuple[int]] = {}
-        self._ways: dict[type, Callable[[Any], None]] = {}
+        self._ways: dict[int, Callable[[Any], None]] = {}  # by the `id` of the class, whose hash may be the program's
         if is_definition(thing):
             self._objects.append(thing)
             self._see_all(definition_parts(thing))
         else:
             self._see_all([thing])
-        ways, most = self._ways, MOST_OBJECTS * (4 if keep else 1)
-        for each in self._pending:  # it grows
-            kind = type(each)
-            way = ways.get(kind)
-            if way is None:
-                way = ways[kind] = self._way_for(kind)
-            way(each)
-            if self.count > most or not (self.complete or keep):
+        ways = self._ways
+        most, objects = (4 * MOST_PARTS, MOST_PARTS) if keep else (MOST_PARTS, MOST_OBJECTS)
+        for number, each in enumerate(self._pending):  # it grows
+            if number == objects or self.count > most or not (self.complete or keep):
                 break
+            kind = type(each)
+            way = ways.get(id(kind))
+            if way is None:
+                way = ways[id(kind)] = self._way_for(kind)
+            way(each)
         self._types = [*map(type, self._values)]
         self._objects += self._pending if keep else ()
         del self._pending, self._places, self._ways
@@ -120,15 +132,15 @@ class Contents:
     def freeze(self) -> None:
         """Keep nothing alive but small things that never change."""
         self.definitions.clear()
-        self._values = _without_long_texts(self._values)
-        self._objects = [weakref.ref(each) if type(each).__weakrefoffset__ else each for each in self._objects]
+        self._values = without_long_texts(self._values)
+        self._objects = [weakref.ref(each) if has_weak_references(each) else each for each in self._objects]
 
     def are_same_as(self, before: Contents) -> bool:
         """Tell whether these are the contents that were seen before."""
         objects = [each() if type(each) is weakref.ref else each for each in before._objects]
         return (
             self._types == before._types
-            and (self._values == before._values or _without_long_texts(self._values) == before._values)
+            and (self._values == before._values or without_long_texts(self._values) == before._values)
             and len(self._objects) == len(objects)
             and all(map(is_, self._objects, objects))
         )
@@ -150,17 +162,24 @@ class Contents:
             return self._both(lambda each: self._objects.append(kind), lambda each: self._see_all(_links(each)))
         if kind is weakref.ref:
             return lambda each: self._objects.append(kind)
-        if issubclass(kind, NEVER_CHANGE) or _is_known(kind, _KNOWN_NEVER_CHANGE):
+        if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
+            return lambda each: self._see_all([each.__name__, each.__self__])
+        if issubclass(kind, types.ModuleType):
+            return lambda each: self._objects.append(each) if _is_imported(each) else self._see_unknown(each)
+        if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
             return self._objects.append
         if kind is bytearray:
             return lambda each: self._values.extend((len(each), bytes(each[:MOST_BYTES])))
         if (numpy := sys.modules.get("numpy")) is not None:
-            if issubclass(kind, (numpy.generic, numpy.dtype)):
+            if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
                 return self._objects.append
             if issubclass(kind, numpy.ndarray):
                 if kind is numpy.ndarray or kind is numpy.memmap:
                     return self._see_array
                 return self._both(self._see_array, self._see_attributes(kind, numpy.ndarray))
+        for plain, value_of in _PLAIN.items():
+            if issubclass(kind, plain):
+                return self._both(partial(self._see_plain, value_of), self._see_attributes(kind, plain))
         if is_generator(kind):
             return lambda each: self._values.append(pickle.dumps(state_of(each)))
         return self._see_attributes(kind, object)
@@ -177,9 +196,12 @@ class Contents:
         if is_definition(each):
             self.definitions.append(each)
 
+    def _see_plain(self, value_of: Callable[[Any], Any], each: Any) -> None:
+        self._values.append(value_of(each))
+
     def _see_cached(self, each: Any) -> None:
         self._objects.append(each)
-        self._see_all([each.__wrapped__])
+        self._see_all([each.__wrapped__, *vars(each).values()])
 
     def _see_container(self, base: Any, name: str, each: Any) -> None:
         length = base.__len__(each)
@@ -206,6 +228,8 @@ class Contents:
             if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
                 return self._see_unknown
         values, objects, see_all = self._values, self._objects, self._see_all
+        if kind is object:
+            return objects.append  # a sentinel
 
         def see(each: Any) -> None:
             objects.append(kind)
@@ -216,7 +240,10 @@ class Contents:
                 values.append(tuple(own))
                 see_all([*own.values()])
             if slots:
-                see_all([slot.__get__(each) for slot in slots if _is_set(slot, each)])
+                parts = [slot.__get__(each) for slot in slots if _is_set(slot, each)]
+                if len(parts) < len(slots):
+                    values.append(tuple(_is_set(slot, each) for slot in slots))
+                see_all(parts)
 
         return see
 
@@ -227,7 +254,8 @@ class Contents:
     def _see_array(self, thing: Any) -> None:
         numpy: Any = sys.modules["numpy"]
         array = numpy.ndarray.view(thing, numpy.ndarray)
-        self._values += array.shape, array.strides, array.dtype.str
+        described = array.dtype.str if array.dtype.names is None else str(array.dtype)
+        self._values += array.shape, array.strides, described, array.flags.writeable
         sharing = _sharing_of(thing)
         if sharing is None:
             self.complete = False
@@ -245,7 +273,7 @@ class Contents:
             if array.dtype.kind != "O":
                 self.complete = False
                 return
-            self._see_all(array.ravel().tolist()[:MOST_OBJECTS])
+            self._see_all(array.ravel().tolist()[:MOST_PARTS])
         else:
             self._values.append(array.tobytes())
 
@@ -253,11 +281,11 @@ class Contents:
         """See *parts*, at once or later, but each object once."""
         self.count += len(parts)
         values, places, pending = self._values, self._places, self._pending
-        if _AT_ONCE.issuperset(map(type, parts)):
+        if VALUES.issuperset(map(type, parts)):
             values += parts
             return
         for part in parts:
-            if type(part) in _AT_ONCE:
+            if type(part) in VALUES:
                 values.append(part)
                 continue
             place = places.get(id(part))
@@ -267,7 +295,15 @@ class Contents:
             values.append(place)
 
 
-def _without_long_texts(values: list[Any]) -> list[Any]:
+def has_weak_references(thing: Any) -> bool:
+    return _weakref_offset_of(type(thing)) != 0
+
+
+def _is_imported(module: Any) -> bool:
+    return sys.modules.get(module.__name__) is module
+
+
+def without_long_texts(values: list[Any]) -> list[Any]:
     return [
         (len(each), hash(each)) if type(each) in (str, bytes) and len(each) > LONG_TEXT else each for each in values
     ]
@@ -279,60 +315,16 @@ def _is_known(kind: type, known: frozenset[tuple[str, str]]) -> bool:
 
 
 def is_definition(thing: Any) -> bool:
-    """Tell whether *thing* is a function or class of the main module, or a function that no process can import."""
-    if type(thing) is FunctionType:
-        return thing.__module__ == "__main__" or "<" in thing.__qualname__
-    return issubclass(type(thing), type) and module_of(thing) == "__main__"
+    """Tell whether *thing* is a function or class that other processes do not find by its name."""
+    return issubclass(type(thing), FunctionType | type) and not is_found_by_name(thing)
 
 
 def definition_parts(thing: Any) -> list[Any]:
     """Return what a function or class has of its own."""
-    if type(thing) is not FunctionType:
-        return [part for item in class_parts(thing).items() for part in item] + [type(thing), *_bases_of(thing)[1:]]
-    parts = [thing.__code__, *(thing.__defaults__ or ()), ...]
-    for each in (thing.__kwdefaults__, thing.__dict__):
-        parts += [*(each or {}).keys(), *(each or {}).values(), ...]
-    return [*parts, *map(_content, thing.__closure__ or ())]
-
-
-_names: weakref.WeakKeyDictionary[types.CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
-_USES = frozenset(
-    number
-    for name, number in opmap.items()
-    if name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL")
-)
-
-
-def names_of_globals(code: types.CodeType) -> frozenset[str]:
-    """Return the names of globals that the code reads or sets, and the functions in it."""
-    found = _names.get(code)
-    if found is None:
-        names, more, bytecode = set(), 0, code.co_code
-        for operation, argument in zip(bytecode[::2], bytecode[1::2], strict=True):
-            argument |= more
-            if operation in _USES:
-                # Of LOAD_GLOBAL, the last bit says something else.
-                names.add(code.co_names[argument >> (operation == opmap["LOAD_GLOBAL"])])
-            more = argument << 8 if operation == opmap["EXTENDED_ARG"] else 0
-        inner = [each for each in code.co_consts if type(each) is types.CodeType]
-        found = _names[code] = frozenset(names).union(*map(names_of_globals, inner))
-    return found
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
-
-
-def class_parts(kind: type) -> dict[str, Any]:
-    """Return the attributes of a class that are not Python's own."""
-    return {
-        name: part
-        for name, part in attributes_of(kind).items()
-        if type(name) is str and not (name.startswith("_") and name.endswith("_"))
-    }
+    if type(thing) is FunctionType:
+        return function_parts(thing)
+    attributes = {name: part for name, part in attributes_of(thing).items() if name not in _MADE_LATER}
+    return [*attributes.keys(), *attributes.values(), type(thing), *_bases_of(thing)[1:]]
 
 
 def _links(each: Any) -> list[Any]:
@@ -351,7 +343,7 @@ def _is_set(slot: Any, thing: Any) -> bool:
 
 def _items_of(each: Any, base: Any, length: int) -> list[Any]:
     # By the methods of Python's own class, which a class of the program may have replaced.
-    if length <= MOST_OBJECTS:
+    if length <= MOST_PARTS:
         parts = [*base.__iter__(each)]
         return [*parts, *dict.values(each)] if issubclass(base, dict) else parts
     if base is list or base is tuple:

@@ -56,16 +56,17 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 
 from mp_core.children.main_module import (
-    is_in_each_main,
+    NotInherited,
+    is_found_by_name,
     main_can_be_imported,
     note_definitions,
     note_main,
     own_definitions,
 )
 from mp_core.messages import main_globals
-from mp_core.messages.contents import lru_cache_wrapper
+from mp_core.messages.contents import has_weak_references, lru_cache_wrapper
+from mp_core.messages.function_parts import READS, names_of_globals
 from mp_core.messages.main_globals import Absent, Inherited, is_handle
-from mp_core.messages.pickling import NotInherited
 from mp_core.messages.random_generators import home_of
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
@@ -80,11 +81,9 @@ if TYPE_CHECKING:
 
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
-_SINGLETONS = (type(None), type(...), type(NotImplemented))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
 #: The reducers of multiprocessing for what has functions in it.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
-_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 # The code of functions that were sent with what cannot be pickled: there is no use in trying without.
 _refused: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
@@ -209,7 +208,7 @@ class Pickler(ForkingPickler):
 
     def _stand_ins(self, code: CodeType, needed: dict[str, Any]) -> dict[str, Any]:
         """Return the globals that the code reads, with what stands for those that cannot be pickled."""
-        read = _read_in(code)
+        read = names_of_globals(code, READS)
         found = {name: value for name, value in needed.items() if name in read}
         for name, value in found.items():
             try:
@@ -330,31 +329,6 @@ def _own_parts(function: Any) -> Any:
     return function.__defaults__, function.__kwdefaults__, vars(function), cells
 
 
-def _read_in(code: CodeType) -> set[Any]:
-    """Return the names that the code reads, and the functions in it; it may only set others."""
-    import dis
-
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in _READS}
-    return names.union(*(_read_in(each) for each in code.co_consts if type(each) is CodeType))
-
-
-def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
-    """Tell whether another process finds the function or class *thing* by its name."""
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if name is None or any(thing is each for each in _SINGLETONS):
-        return True  # pickle knows
-    if module is None:  # pickle knows; but of a function, only that its globals have no name
-        return not isinstance(thing, FunctionType)
-    if module == "__main__" and not same_main and not is_in_each_main(thing):
-        return False
-    found = sys.modules.get(module)
-    if found is None:
-        return False
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is thing
-
-
 def _cloudpickle(thing: Any) -> Any:
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -413,7 +387,7 @@ def _own_definition(fork: str, name: str) -> Any:
 
 def _keep(set_globals: Callable[[], None]) -> None:
     kept = getattr(_keeping, "kept", None)
-    if kept is not None:
+    if kept is not None and set_globals not in kept:
         kept.append(set_globals)
 
 
@@ -489,9 +463,10 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
 def _set_class(kind: type, state: Any) -> None:
     setter, inner = state
     if _identities[kind].partition(" ")[0] != str(os.getpid()) and not main_globals.is_own(kind):
-        if kind not in _made:
-            main_globals.note_class(kind)
-        setter(kind, inner)
+        if kind in _made:
+            setter(kind, inner)
+        else:
+            main_globals.set_class(kind, functools.partial(setter, kind, inner))
 
 
 # What the main module had at a fork: the references to objects by their identities, and with these by `id`.
@@ -513,7 +488,7 @@ def identify() -> None:
             _identify(thing)
         for thing in list(names.values()):
             # Of one that has no weak references, as a list, nobody knows whether it is still the same.
-            if type(thing).__weakrefoffset__ and not issubclass(type(thing), ModuleType):
+            if has_weak_references(thing) and not issubclass(type(thing), ModuleType):
                 _identify(thing)
 
 

@@ -18,7 +18,8 @@ value; and a worker that is sent a name takes back what messages by value have s
 
 A change is told by a look at the contents (`contents.py`) at the fork and before each message. What that misses of a
 large object is as it was at the fork, as in multiprocessing. What was seen to be changed is never named again. Nothing
-is kept alive for this: a list that cannot be referred to weakly is known by its place and its contents.
+is kept alive for this: a list, which has no weak references, is known by its place and its contents. (Another one with
+the same, as a new empty dict for an old one, may be taken for it; then a worker uses its own, as in multiprocessing.)
 
 A worker that is forked later, because the process that forks them was killed, has the main module of that moment, as in
 multiprocessing.
@@ -29,13 +30,20 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from datetime import date, time, timedelta
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 
+from mp_core.children.main_module import NotInherited, is_found_by_name
 from mp_core.messages import main_globals
-from mp_core.messages.contents import Contents, is_definition, names_of_globals
+from mp_core.messages.contents import (
+    VALUES,
+    Contents,
+    has_weak_references,
+    is_definition,
+    lru_cache_wrapper,
+    without_long_texts,
+)
+from mp_core.messages.function_parts import names_of_globals
 from mp_core.messages.main_globals import is_handle
-from mp_core.messages.pickling import NotInherited
 from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False
@@ -45,8 +53,7 @@ if TYPE_CHECKING:
 
 MOST_OF_ALL = 10_000  # objects that are looked at before a fork: some milliseconds
 
-_MISSING = object()
-_VALUES = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
+_ABSENT, _LOOKED_AT = object(), object()
 
 _alive: weakref.WeakSet[Inheritance] = weakref.WeakSet()
 
@@ -55,7 +62,7 @@ class _Noted:
     """An object as it was before a fork."""
 
     def __init__(self, thing: Any, contents: Contents) -> None:
-        self._known: Callable[[], Any] | None = weakref.ref(thing) if type(thing).__weakrefoffset__ else None
+        self._known: Callable[[], Any] | None = weakref.ref(thing) if has_weak_references(thing) else None
         self._contents = contents
         contents.freeze()
 
@@ -82,29 +89,31 @@ class Inheritance:
         #: Picklers for it, see definitions.py.
         self.picklers: dict[Any, type] = {}
         self._noted: dict[int, _Noted] = {}  # by the `id`
-        # Of the globals that functions mention: the value, if it has no contents; otherwise that it has.
+        # The globals that functions mention: their values, that they are looked at, or that there are none.
         self._globals: dict[str, Any] = {}
         self._note(dict(vars(sys.modules["__main__"])))
         _alive.add(self)
 
     def _note(self, main: dict[str, Any]) -> None:
         left = MOST_OF_ALL
-        definitions = {id(value): value for value in main.values() if is_definition(value)}
+        definitions = {id(value): value for value in main.values() if _is_callable_by_name(value)}
         pending, seen = [*definitions.values()], {*definitions}
         for each in pending:  # it grows
             contents = _contents_of(each)
             if contents is None:
                 continue
+            if contents.count > left:
+                continue
             left -= contents.count
-            if left < 0:
-                break
             parts = [*contents.definitions]
             if type(each) is FunctionType:
                 for name in names_of_globals(each.__code__) - self._globals.keys():
-                    value = main.get(name, _MISSING)
-                    has_contents = not _has_none(value)
-                    self._globals[name] = _Noted if has_contents else value if not is_handle(value) else _MISSING
-                    parts += [value] * has_contents
+                    value = main.get(name, _ABSENT)
+                    if _is_looked_at(value):
+                        self._globals[name] = _LOOKED_AT
+                        parts.append(value)
+                    else:
+                        self._globals[name] = _without_text(value)
             for part in parts:
                 if id(part) not in seen:
                     seen.add(id(part))
@@ -116,8 +125,6 @@ class Inheritance:
         Return what a function or class needs; raise `NotInherited` if the workers may not have all of it, or do not
         find it by its name.
         """
-        from mp_core.messages.definitions import is_found_by_name
-
         if not is_found_by_name(definition, same_main=True):
             raise NotInherited
         return Needs(self, definition)
@@ -135,14 +142,13 @@ class Inheritance:
         """
         Tell whether the global *value* has contents to look at; raise `NotInherited` if the workers have another one.
         """
-        before = self._globals.get(name, NotInherited)
-        if _has_none(value):
-            if value is before or (is_handle(value) and before is _MISSING):
+        if name in self._globals:
+            before = self._globals[name]
+            if _is_looked_at(value):
+                if before is _LOOKED_AT:
+                    return True
+            elif _is_same(_without_text(value), before):
                 return False
-            if type(value) in _VALUES and type(before) is type(value) and value == before:
-                return False
-        elif before is _Noted:
-            return True
         self._globals.pop(name, None)
         raise NotInherited
 
@@ -164,7 +170,7 @@ class Needs:
             if type(each) is FunctionType and each.__globals__ is main:
                 for name in names_of_globals(each.__code__) - self._names:
                     self._names.add(name)
-                    value = main.get(name, _MISSING)
+                    value = main.get(name, _ABSENT)
                     if inheritance.look_at_global(name, value):
                         pending += [value] if is_definition(value) else inheritance.look(value).definitions
             elif type(each) is FunctionType and not _has_globals_of_a_module(each):
@@ -177,7 +183,7 @@ class Needs:
             for known in self._things.values():
                 inheritance.look(known())
             for name in self._names:
-                value = self._main.get(name, _MISSING)
+                value = self._main.get(name, _ABSENT)
                 if inheritance.look_at_global(name, value) and id(value) not in looked_at:
                     looked_at.add(id(value))
                     inheritance.look(value)
@@ -202,21 +208,36 @@ def _contents_of(thing: Any) -> Contents | None:
     return contents if contents.complete else None
 
 
-def _has_none(value: Any) -> bool:
-    """Tell whether *value* is in a message what it is, or its name, or nothing: it has no contents to be looked at."""
-    kind = type(value)
-    if (
-        value is _MISSING
-        or kind in _VALUES
-        or issubclass(kind, ModuleType | date | time | timedelta)
-        or is_handle(value)
-    ):
-        return True
-    if not issubclass(kind, FunctionType | BuiltinFunctionType | type):
+def _is_callable_by_name(value: Any) -> bool:
+    try:
+        return is_definition(value) or type(value) is lru_cache_wrapper
+    except Exception as error:  # a metaclass of the program
+        if is_of_handler(error):
+            raise
         return False
-    from mp_core.messages.definitions import is_found_by_name
 
-    return is_found_by_name(value)
+
+def _is_looked_at(value: Any) -> bool:
+    """Tell whether a global may change in place: most numbers, texts and what has a name elsewhere do not."""
+    kind = type(value)
+    if kind is ModuleType:
+        return sys.modules.get(value.__name__) is not value
+    try:
+        if value is _ABSENT or kind in VALUES or is_handle(value) or issubclass(kind, FunctionType | type):
+            return is_definition(value)
+    except Exception as error:  # a metaclass of the program
+        if is_of_handler(error):
+            raise
+    return True
+
+
+def _without_text(value: Any) -> Any:
+    """Return what is kept of a global that is not looked at."""
+    return _ABSENT if is_handle(value) else without_long_texts([value])[0]
+
+
+def _is_same(value: Any, before: Any) -> bool:
+    return value is before or (type(value) is type(before) and type(value) in (*VALUES, tuple) and value == before)
 
 
 def _begin_in_child() -> None:

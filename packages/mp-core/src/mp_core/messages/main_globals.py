@@ -23,7 +23,7 @@ from multiprocessing import process
 from types import FunctionType
 
 from mp_core.children.main_module import main_can_be_imported
-from mp_core.messages.contents import Contents, attributes_of, class_parts, module_of
+from mp_core.messages.contents import Contents, attributes_of, module_of
 from mp_core.messages.random_generators import GENERATORS, name_of, set_state, state_of
 
 TYPE_CHECKING = False
@@ -43,9 +43,10 @@ _states: dict[str, bytes] = {}
 _has_states = False  # of all that were there at the fork
 #: By which messages name what this process was forked with, see inherited_globals.py.
 forks: set[str] = set()
-# What messages have replaced in a process that may be sent such names: globals, and the attributes of classes.
+# What messages have replaced in a process that may be sent such names: globals, and the attributes of classes, with the
+# new ones.
 _before: dict[str, Any] = {}
-_classes_before: dict[type, dict[str, Any]] = {}
+_classes_before: dict[type, dict[str, tuple[Any, Any]]] = {}
 
 _HANDLES = (
     ("multiprocessing.pool", "Pool"),
@@ -137,9 +138,8 @@ def take_back() -> None:
     if not _has_states:
         _has_states = True
         _states.update({**_states_in(main), **_states})
-    for kind, before in list(_classes_before.items()):
-        if not is_own(kind):
-            _set_attributes(kind, before)
+    for kind, changes in list(_classes_before.items()):
+        _take_back_class(kind, changes)
     _classes_before.clear()
     for name, value in list(_before.items()):
         copy = main.get(name, Absent)
@@ -155,19 +155,28 @@ def take_back() -> None:
     _before.clear()
 
 
-def note_class(kind: type) -> None:
-    """Note the attributes of a class that was there at the fork, before a message sets them."""
-    if forks and kind not in _classes_before:
-        _classes_before[kind] = dict(attributes_of(kind))
+def set_class(kind: type, set_attributes: Callable[[], object]) -> None:
+    """Have a message set the attributes of a class that was there at the fork."""
+    before = dict(attributes_of(kind))
+    set_attributes()
+    if not forks:
+        return
+    known = _classes_before.setdefault(kind, {})
+    for name, value in attributes_of(kind).items():
+        former = before.get(name, Absent)
+        if value is not former:
+            first, last = known.get(name, (former, former))
+            known[name] = first if last is former else former, value
 
 
-def _set_attributes(kind: type, attributes: dict[str, Any]) -> None:
-    for name in attributes_of(kind).keys() - attributes.keys():
-        type.__delattr__(kind, name)
-    now = attributes_of(kind)
-    for name, value in attributes.items():
-        if name not in now or now[name] is not value:
-            type.__setattr__(kind, name, value)
+def _take_back_class(kind: type, changes: dict[str, tuple[Any, Any]]) -> None:
+    for name, (former, value) in changes.items():
+        if attributes_of(kind).get(name, Absent) is not value:
+            continue  # a task has set it meanwhile
+        if former is Absent:
+            type.__delattr__(kind, name)
+        else:
+            type.__setattr__(kind, name, former)
 
 
 def _states_in(main: dict[str, Any]) -> dict[str, bytes]:
@@ -238,10 +247,19 @@ class _Found:
         }
 
 
+def _class_parts(kind: type) -> dict[str, Any]:
+    """Return the attributes of a class that have not the form of those of Python and its enumerations."""
+    return {
+        name: part
+        for name, part in attributes_of(kind).items()
+        if type(name) is str and not (name.startswith("_") and name.endswith("_"))
+    }
+
+
 def _parts_of(thing: Any) -> dict[str, Any]:
     if type(thing) is FunctionType:
         return dict(vars(thing))
-    return class_parts(thing) if issubclass(type(thing), type) else {"": thing}
+    return _class_parts(thing) if issubclass(type(thing), type) else {"": thing}
 
 
 def begin_in_child() -> None:

@@ -155,10 +155,6 @@ def _with_definitions(
     return definitions.pickled_or_inherited(attempt, attributes.get("inheritance"), only_names)
 
 
-class NotInherited(Exception):
-    """A message needs something of the main module that its receivers may not have as it is."""
-
-
 class _MainIsNamed(Exception):
     """A pickle names the main module, which its receiver cannot import."""
 

@@ -22,15 +22,23 @@ kept: each of its tasks begins with the values that the program has.
 from __future__ import annotations
 
 import sys
+import weakref
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from mp_core.children.main_module import has_name, main_can_be_imported, sends_definitions
-from mp_core.messages.pickling import NotInherited, is_set_up
+from mp_core.children.main_module import (
+    NotInherited,
+    has_name,
+    is_found_by_name,
+    main_can_be_imported,
+    sends_definitions,
+)
+from mp_core.messages.function_parts import codes, function_parts
+from mp_core.messages.pickling import is_set_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from mp_core.messages.inherited_globals import Inheritance
@@ -127,29 +135,29 @@ class _Known:
     def __init__(self, function: FunctionType) -> None:
         self.shared: SharedFunction | None = None
         self.is_shared = False
-        self._state = _state(function)
+        self._state = function_parts(function)
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._others: list[tuple[FunctionType, list[Any]]] = []  # the functions that it calls
         self._look_at(function, set())
 
     def is_same(self, function: Any) -> bool:
         """Tell whether *function*, which has the same code, is the same definition."""
-        if not _are_same(_state(function), self._state):
+        if not _are_same(function_parts(function), self._state):
             return False
         for names, name, value in self._globals:
             if names.get(name, _MISSING) is not value:
                 return False
-        return all(_are_same(_state(other), state) for other, state in self._others)
+        return all(_are_same(function_parts(other), state) for other, state in self._others)
 
     def _look_at(self, function: FunctionType, seen: set[int]) -> None:
         seen.add(id(function))
         names = function.__globals__
         is_of_main = names is vars(sys.modules["__main__"]) and not main_can_be_imported()
-        if any(_assigns(code, not is_of_main) for code in _codes(function.__code__)):
+        if any(_assigns(code, not is_of_main) for code in codes(function.__code__)):
             raise _Changeable
-        for value in _state(function)[1:]:
+        for value in function_parts(function)[1:]:
             self._check(value, seen)
-        for name in {name for code in _codes(function.__code__) for name in code.co_names}:
+        for name in {name for code in codes(function.__code__) for name in code.co_names}:
             value = names.get(name, _MISSING)
             self._globals.append((names, name, value))
             if value is not _MISSING:
@@ -165,7 +173,7 @@ class _Known:
             for each in value:
                 self._check(each, seen)
         elif kind is FunctionType and not _is_found(value):
-            self._others.append((value, _state(value)))
+            self._others.append((value, function_parts(value)))
             self._look_at(value, seen)
         elif not (isinstance(value, ModuleType | BuiltinFunctionType | FunctionType | type) and _is_found(value)):
             raise _Changeable
@@ -177,51 +185,23 @@ class _Inherited:
     def __init__(self, function: FunctionType, inheritance: Inheritance) -> None:
         self.shared: SharedFunction | None = None
         self.is_shared = False
-        self._function, self._needs = function, inheritance.needs(function)
+        self._function, self._code = weakref.ref(function), function.__code__
+        self._needs = inheritance.needs(function)
 
     def is_same(self, function: Any) -> bool:
         """Tell whether *function*, which has the same code, is the same definition."""
-        return function is self._function and self._needs.are_same()
+        return function is self._function() and self._needs.are_same()
 
 
 def _is_found(value: Any) -> bool:
     """Tell whether another process has *value* by its name."""
     if isinstance(value, ModuleType):
         return value.__name__ != "__main__" and sys.modules.get(value.__name__) is value
-    from mp_core.messages.definitions import is_found_by_name
-
     return not isinstance(getattr(value, "__self__", None), type) and is_found_by_name(value)
-
-
-def _state(function: Any) -> list[Any]:
-    """Return what a function has of its own, its code first."""
-    state = [function.__code__, *(function.__defaults__ or ()), ...]
-    for each in (function.__kwdefaults__, function.__dict__):
-        if each:
-            state += [part for item in each.items() for part in item]
-        state.append(...)
-    if function.__closure__:
-        state += [_content(cell) for cell in function.__closure__]
-    return state
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
 
 
 def _are_same(first: list[Any], second: list[Any]) -> bool:
     return len(first) == len(second) and all(map(is_, first, second))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code, and that of the functions in it."""
-    yield code
-    for each in code.co_consts:
-        if type(each) is CodeType:
-            yield from _codes(each)
 
 
 def _assigns(code: CodeType, to_globals: bool) -> bool:

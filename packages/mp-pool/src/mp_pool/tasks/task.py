@@ -22,8 +22,7 @@ from itertools import chain, count, groupby, islice, repeat
 from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
-from mp_core.children.main_module import main_can_be_imported
-from mp_core.messages.pickling import NotInherited
+from mp_core.children.main_module import NotInherited, main_can_be_imported
 from mp_core.sharing.backend import is_small, plain_data
 from mp_core.system.handler_errors import is_of_handler
 from mp_pool.errors import WorkerLostError

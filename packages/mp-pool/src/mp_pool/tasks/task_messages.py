@@ -12,7 +12,6 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
 from mp_core.children.main_module import UNPICKLABLE, has_definitions, has_name
-from mp_core.messages.pickling import dumps_home
 from mp_core.sharing.backend import is_of_atoms, plain_data, plain_loads, recorders, timeline_blocks
 from mp_pool.tasks.function_cache import FunctionReference
 from mp_pool.tasks.mappers import map_chunk, starmap_chunk, take_failed
@@ -111,6 +110,8 @@ def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
         return PLAIN, pickle.dumps(value, _PROTOCOL)
     if recorders:
         timeline_blocks()  # the task may have sent others
+    from mp_core.messages.pickling import dumps_home
+
     try:
         return RICH, dump(dumps_home, value)
     except UNPICKLABLE:
@@ -152,6 +153,8 @@ def dump_error(error: BaseException) -> bytes:
     inner: bytes | None = None
     reason: str = ""
     try:
+        from mp_core.messages.pickling import dumps_home
+
         inner = bytes(dumps_home(error))
     except Exception as why:
         reason = _described(why)
