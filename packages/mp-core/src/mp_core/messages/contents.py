@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import date, time, timedelta, tzinfo
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
 from operator import is_
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
@@ -37,6 +37,9 @@ from mp_core.messages.random_generators import is_generator, state_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    _Way = Callable[[list[Any]], object]  # sees several objects of one kind
+    _Layout = tuple[list[Callable[[Any], dict[Any, Any]]], list[Any]]  # what reads their dicts, and their slots
 
 MOST_PARTS, MOST_OBJECTS = 1000, 250  # of the parts, those that have parts themselves
 MOST_BYTES = 1 << 16  # of an array that is seen whole
@@ -109,22 +112,26 @@ class Contents:
         self._objects: list[Any] = []  # compared by identity
         self._pending: list[Any] = []
         self._places: dict[int, tuple[int]] = {}
-        self._ways: dict[int, Callable[[Any], None]] = {}  # by the `id` of the class, whose hash may be the program's
+        self._ways: dict[int, _Way] = {}  # by the `id` of the class, whose hash may be the program's
         if is_definition(thing):
             self._objects.append(thing)
             self._see_all(definition_parts(thing))
         else:
             self._see_all([thing])
-        ways = self._ways
+        ways, pending, begin = self._ways, self._pending, 0
         most, objects = (4 * MOST_PARTS, MOST_PARTS) if keep else (MOST_PARTS, MOST_OBJECTS)
-        for number, each in enumerate(self._pending):  # it grows
-            if number == objects or self.count > most or not (self.complete or keep):
-                break
-            kind = type(each)
+        while begin < min(len(pending), objects) and self.count <= most and (self.complete or keep):
+            end = begin
+            for kind in map(type, pending[begin : begin + SAMPLE]):
+                if kind is not type(pending[begin]):
+                    break
+                end += 1
+            kind = type(pending[begin])
             way = ways.get(id(kind))
             if way is None:
                 way = ways[id(kind)] = self._way_for(kind)
-            way(each)
+            way(pending[begin:end])
+            begin = end
         self._types = [*map(type, self._values)]
         self._objects += self._pending if keep else ()
         del self._pending, self._places, self._ways
@@ -145,105 +152,92 @@ class Contents:
             and all(map(is_, self._objects, objects))
         )
 
-    def _way_for(self, kind: type) -> Callable[[Any], None]:
-        """Return how to see an object of this kind."""
+    def _way_for(self, kind: type) -> _Way:
+        """Return how to see objects of this kind."""
+        objects = self._objects
         for base in _CONTAINERS:
-            if kind is base:
-                return partial(self._see_container, base, str(base.__name__))
             if issubclass(kind, base):
-                return self._both(
-                    partial(self._see_container, base, str(base.__name__)), self._see_attributes(kind, base)
-                )
+                see: _Way = partial(self._see_containers, base, str(base.__name__))
+                return see if kind is base else _both(see, self._see_attributes(kind, base))
         if kind is FunctionType or issubclass(kind, type):
-            return self._see_definition
+            return _each(self._see_definition)
         if kind is lru_cache_wrapper:
-            return self._see_cached
+            return _each(self._see_cached)
         if kind in _LINKS or any(_is_known(base, _KNOWN_LINKS) for base in _bases_of(kind)):
-            return self._both(lambda each: self._objects.append(kind), lambda each: self._see_all(_links(each)))
+            return _each(lambda each: self._see_all([kind, *_links(each)]))
         if kind is weakref.ref:
-            return lambda each: self._objects.append(kind)
+            return _each(lambda each: objects.append(kind))
         if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
-            return lambda each: self._see_all([each.__name__, each.__self__])
+            return _each(lambda each: self._see_all([each.__name__, each.__self__]))
         if issubclass(kind, types.ModuleType):
-            return lambda each: self._objects.append(each) if _is_imported(each) else self._see_unknown(each)
+            return _each(lambda each: objects.append(each) if _is_imported(each) else self._see_unknown(each))
         if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
-            return self._objects.append
+            return objects.extend
         if kind is bytearray:
-            return lambda each: self._values.extend((len(each), bytes(each[:MOST_BYTES])))
+            return _each(lambda each: self._values.extend((len(each), bytes(each[:MOST_BYTES]))))
         if (numpy := sys.modules.get("numpy")) is not None:
             if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
-                return self._objects.append
+                return objects.extend
             if issubclass(kind, numpy.ndarray):
-                if kind is numpy.ndarray or kind is numpy.memmap:
-                    return self._see_array
-                return self._both(self._see_array, self._see_attributes(kind, numpy.ndarray))
+                see = _each(self._see_array)
+                has_no_more = kind is numpy.ndarray or kind is numpy.memmap
+                return see if has_no_more else _both(see, self._see_attributes(kind, numpy.ndarray))
         for plain, value_of in _PLAIN.items():
             if issubclass(kind, plain):
-                return self._both(partial(self._see_plain, value_of), self._see_attributes(kind, plain))
+                return _both(partial(self._see_plain, value_of), self._see_attributes(kind, plain))
         if is_generator(kind):
-            return lambda each: self._values.append(pickle.dumps(state_of(each)))
+            return _each(lambda each: self._values.append(pickle.dumps(state_of(each))))
         return self._see_attributes(kind, object)
-
-    def _both(self, first: Callable[[Any], object], second: Callable[[Any], object]) -> Callable[[Any], None]:
-        def see(each: Any) -> None:
-            first(each)
-            second(each)
-
-        return see
 
     def _see_definition(self, each: Any) -> None:
         self._objects.append(each)
         if is_definition(each):
             self.definitions.append(each)
 
-    def _see_plain(self, value_of: Callable[[Any], Any], each: Any) -> None:
-        self._values.append(value_of(each))
+    def _see_plain(self, value_of: Callable[[Any], Any], several: list[Any]) -> None:
+        self._values += map(value_of, several)
 
     def _see_cached(self, each: Any) -> None:
         self._objects.append(each)
         self._see_all([each.__wrapped__, *vars(each).values()])
 
-    def _see_container(self, base: Any, name: str, each: Any) -> None:
-        length = base.__len__(each)
-        self._values += name, length
-        self._see_all(_items_of(each, base, length))
+    def _see_containers(self, base: Any, name: str, several: list[Any]) -> None:
+        # By the methods of Python's own class, which a class of the program may have replaced.
+        lengths = [*map(base.__len__, several)]
+        self._values += name, *lengths
+        if sum(lengths) > MOST_PARTS:
+            for each, length in zip(several, lengths, strict=True):
+                self._see_all(_items_of(each, base, length))
+            return
+        self._see_all([*chain.from_iterable(map(base.__iter__, several))])
+        if issubclass(base, dict):
+            self._see_all([*chain.from_iterable(map(dict.values, several))])
 
-    def _see_attributes(self, kind: type, base: type) -> Callable[[Any], None]:
-        """Return how to see the attributes of an object of this kind, whose state as a *base* is seen apart."""
+    def _see_attributes(self, kind: type, base: type) -> _Way:
+        """Return how to see the attributes of objects of this kind, whose state as a *base* is seen apart."""
         if is_definition(kind):
             self.definitions.append(kind)
-        caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
-        dicts: list[Callable[[Any], dict[Any, Any]]] = []
-        slots: list[Any] = []
-        for its in _bases_of(kind):
-            attributes = attributes_of(its)
-            found = attributes.get("__dict__")
-            own = [slot for slot in attributes.values() if type(slot) is MemberDescriptorType and slot is not found]
-            slots += own
-            if its is base:
-                break
-            room = len(own) + (found is not None) + ("__weakref__" in attributes)
-            if type(found) in (GetSetDescriptorType, MemberDescriptorType):
-                dicts.append(found.__get__)
-            if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
-                return self._see_unknown
-        values, objects, see_all = self._values, self._objects, self._see_all
         if kind is object:
-            return objects.append  # a sentinel
+            return self._objects.extend  # sentinels
+        layout = _layout_of(kind, base)
+        if layout is None:
+            return _each(self._see_unknown)
+        dicts, slots = layout
+        caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
 
-        def see(each: Any) -> None:
-            objects.append(kind)
+        def see(several: list[Any]) -> None:
+            self._objects.append(kind)
             for get in dicts:
-                own = get(each)
+                owns = [*map(get, several)]
                 if caches:
-                    own = {name: part for name, part in own.items() if name not in caches}
-                values.append(tuple(own))
-                see_all([*own.values()])
-            if slots:
+                    owns = [{name: part for name, part in own.items() if name not in caches} for own in owns]
+                self._values += map(tuple, owns)
+                self._see_all([*chain.from_iterable(map(dict.values, owns))])
+            for each in several if slots else ():
                 parts = [slot.__get__(each) for slot in slots if _is_set(slot, each)]
                 if len(parts) < len(slots):
-                    values.append(tuple(_is_set(slot, each) for slot in slots))
-                see_all(parts)
+                    self._values.append(tuple(_is_set(slot, each) for slot in slots))
+                self._see_all(parts)
 
         return see
 
@@ -284,15 +278,72 @@ class Contents:
         if VALUES.issuperset(map(type, parts)):
             values += parts
             return
+        ids = [*map(id, parts)]
+        if (
+            VALUES.isdisjoint(map(type, parts))
+            and len(new := dict.fromkeys(ids)) == len(ids)
+            and not places.keys() & new
+        ):
+            values += (found := [(number,) for number in range(len(pending), len(pending) + len(parts))])
+            places.update(zip(ids, found, strict=True))
+            pending += parts
+            return
         for part in parts:
             if type(part) in VALUES:
                 values.append(part)
-                continue
-            place = places.get(id(part))
-            if place is None:
-                place = places[id(part)] = (len(pending),)
+            elif (key := id(part)) in places:
+                values.append(places[key])
+            else:
+                place = places[key] = (len(pending),)
                 pending.append(part)
-            values.append(place)
+                values.append(place)
+
+
+_layouts: dict[tuple[int, int], tuple[weakref.ref[type], _Layout | None]] = {}  # by the `id`
+
+
+def _layout_of(kind: type, base: type) -> _Layout | None:
+    """Return what reads the state that an object has beside that of a *base*; None if it has other state."""
+    known = _layouts.get((id(kind), id(base)))
+    if known is None or known[0]() is not kind:
+        if len(_layouts) > MOST_PARTS:
+            _layouts.clear()
+        known = _layouts[id(kind), id(base)] = weakref.ref(kind), _read_layout(kind, base)
+    return known[1]
+
+
+def _read_layout(kind: type, base: type) -> _Layout | None:
+    dicts: list[Callable[[Any], dict[Any, Any]]] = []
+    slots: list[Any] = []
+    for its in _bases_of(kind):
+        attributes = attributes_of(its)
+        found = attributes.get("__dict__")
+        own = [slot for slot in attributes.values() if type(slot) is MemberDescriptorType and slot is not found]
+        slots += own
+        if its is base:
+            break
+        room = len(own) + (found is not None) + ("__weakref__" in attributes)
+        if type(found) in (GetSetDescriptorType, MemberDescriptorType):
+            dicts.append(found.__get__)
+        if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
+            return None
+    return dicts, slots
+
+
+def _each(see: Callable[[Any], object]) -> _Way:
+    def see_each(several: list[Any]) -> None:
+        for each in several:
+            see(each)
+
+    return see_each
+
+
+def _both(first: _Way, second: _Way) -> _Way:
+    def see(several: list[Any]) -> None:
+        first(several)
+        second(several)
+
+    return see
 
 
 def has_weak_references(thing: Any) -> bool:
