@@ -8,6 +8,7 @@ import itertools
 import math
 import random
 import weakref
+from collections.abc import Callable
 from datetime import date
 from fractions import Fraction
 from functools import partial
@@ -19,7 +20,9 @@ import numpy as np
 import pytest
 from support.scripts import run_python, succeeded
 
+from mp_core.messages import contents
 from mp_core.messages.contents import Contents
+from mp_core.sharing.portable import looks
 
 pytest.importorskip("cloudpickle", reason="needs cloudpickle, which is not installed")
 
@@ -639,33 +642,41 @@ class Slots:
         self.b = 1
 
 
-CHANGES: dict[str, tuple[Any, Any]] = {
-    "an item of a list": ([1, 2, 1], lambda thing: thing.__setitem__(1, 1)),
-    "the order of equal items": ([True, False, False], lambda thing: thing.sort()),
-    "a longer list": ([0] * 5000, lambda thing: thing.append(0)),
-    "an item of a dict in a list": ([{"a": 1}], lambda thing: thing[0].update(a=2)),
-    "an item of a set": ({1, 2}, lambda thing: thing.add(3)),
-    "the kind of a number": ([1.0], lambda thing: thing.__setitem__(0, 1)),
-    "an element of a small array": (np.zeros((3, 4)), lambda thing: thing.__setitem__((2, 3), 1)),
-    "a large array": (np.zeros((700, 700)), lambda thing: np.add(thing, 1, out=thing)),
-    "a part of an array": (np.zeros(100)[::3], lambda thing: thing.__setitem__(-1, 1)),
-    "an array of objects": (np.array([None, 1], object), lambda thing: thing.__setitem__(0, 2)),
-    "a record": (np.zeros(3, "i4, f8"), lambda thing: thing.__setitem__(1, (1, 2.0))),
-    "an attribute": (SimpleNamespace(name=1), set_attribute),
-    "a byte": (bytearray(b"abc"), lambda thing: thing.__setitem__(0, 0)),
-    "a record of an array": ([np.zeros(3, "i4, f8")[0]], lambda thing: thing[0].__setitem__("f0", 5)),
-    "the names of a record": (np.zeros(3, "i4, f8"), lambda thing: setattr(thing.dtype, "names", ("a", "b"))),
-    "which slot is set": (Slots(), lambda thing: thing.exchange()),
-    "which sentinel": ([object()], lambda thing: thing.__setitem__(0, object())),
-    "a method of a container": ([(changing := {}).get], lambda thing: changing.update(a=1)),
-    "a frame": (pytest.importorskip("pandas").DataFrame({"a": [1, 2]}), lambda thing: thing.__setitem__("a", [1, 3])),
-    "which of two objects": ([a := [], a, b := []], lambda thing: thing.__setitem__(1, thing[2])),
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "an item of a list": (lambda: [1, 2, 1], lambda thing: thing.__setitem__(1, 1)),
+    "the order of equal items": (lambda: [True, False, False], lambda thing: thing.sort()),
+    "a longer list": (lambda: [0] * 5000, lambda thing: thing.append(0)),
+    "an item of a dict in a list": (lambda: [{"a": 1}], lambda thing: thing[0].update(a=2)),
+    "an item of a set": (lambda: {1, 2}, lambda thing: thing.add(3)),
+    "the kind of a number": (lambda: [1.0], lambda thing: thing.__setitem__(0, 1)),
+    "an element of a small array": (lambda: np.zeros((3, 4)), lambda thing: thing.__setitem__((2, 3), 1)),
+    "a large array": (lambda: np.zeros((700, 700)), lambda thing: np.add(thing, 1, out=thing)),
+    "a part of an array": (lambda: np.zeros(100)[::3], lambda thing: thing.__setitem__(-1, 1)),
+    "an array of objects": (lambda: np.array([None, 1], object), lambda thing: thing.__setitem__(0, 2)),
+    "a record": (lambda: np.zeros(3, "i4, f8"), lambda thing: thing.__setitem__(1, (1, 2.0))),
+    "an attribute": (lambda: SimpleNamespace(name=1), set_attribute),
+    "a byte": (lambda: bytearray(b"abc"), lambda thing: thing.__setitem__(0, 0)),
+    "a record of an array": (lambda: [np.zeros(3, "i4, f8")[0]], lambda thing: thing[0].__setitem__("f0", 5)),
+    "the names of a record": (lambda: np.zeros(3, "i4, f8"), lambda thing: setattr(thing.dtype, "names", ("a", "b"))),
+    "which slot is set": (lambda: Slots(), lambda thing: thing.exchange()),
+    "which sentinel": (lambda: [object()], lambda thing: thing.__setitem__(0, object())),
+    "a method of a container": (lambda: [{}.get], lambda thing: thing[0].__self__.update(a=1)),
+    "a frame": (
+        lambda: pytest.importorskip("pandas").DataFrame({"a": [1, 2]}),
+        lambda thing: thing.__setitem__("a", [1, 3]),
+    ),
+    "which of two objects": (lambda: [a := [], a, []], lambda thing: thing.__setitem__(1, thing[2])),
 }
 
 
+@pytest.mark.parametrize("without_libshm", [False, True])
 @pytest.mark.parametrize("what", CHANGES)
-def test_contents_tell_a_change(what: str) -> None:
-    thing, change = CHANGES[what]
+def test_contents_tell_a_change(what: str, without_libshm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if without_libshm:
+        monkeypatch.setattr(contents, "look", looks.look)
+        monkeypatch.setattr(contents, "see", looks.see)
+    make, change = CHANGES[what]
+    thing = make()
     before = Contents(thing)
     before.freeze()
     assert Contents(thing).are_same_as(before)

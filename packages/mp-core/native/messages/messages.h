@@ -103,6 +103,9 @@ PyObject *mp_py_copy_large(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
+/* look.c */
+PyObject *mp_py_look(PyObject *, PyObject *);
+PyObject *mp_py_see(PyObject *, PyObject *);
 /* object_table.c */
 PyObject *mp_py_out_of_band(PyObject *, PyObject *);
 PyObject *mp_py_load_out_of_band(PyObject *, PyObject *);

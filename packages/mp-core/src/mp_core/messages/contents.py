@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import date, time, timedelta, tzinfo
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import islice
 from operator import is_
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
@@ -33,12 +33,13 @@ from mp_core.children.main_module import is_found_by_name
 from mp_core.memory.block import block_at
 from mp_core.messages.function_parts import function_parts
 from mp_core.messages.random_generators import is_generator, state_of
+from mp_core.sharing.backend import look, see
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    _Way = Callable[[list[Any]], object]  # sees several objects of one kind
+    _Way = Callable[[Any], object]  # sees an object of one kind
     _Layout = tuple[list[Callable[[Any], dict[Any, Any]]], list[Any]]  # what reads their dicts, and their slots
 
 MOST_PARTS, MOST_OBJECTS = 1000, 250  # of the parts, those that have parts themselves
@@ -50,7 +51,7 @@ ELEMENTS = 1024  # of an array
 lru_cache_wrapper: Any = type(lru_cache(len))
 #: What is compared by its value.
 VALUES = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
-# For a class of the program that derives from one.
+# For a class of the program that derives from one of these.
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -80,6 +81,7 @@ _KNOWN_NEVER_CHANGE = frozenset(
     }
 )
 _KNOWN_LINKS = frozenset({("pandas._libs.internals", "")})
+_KNOWN_BASES = frozenset({("pandas.core.indexes.base", "Index")})  # no object of a class that derives from one changes
 # What Python and libraries put there when a class or an object is used.
 _MADE_LATER = frozenset({"__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__"})
 _CACHES = {"pandas": frozenset({"_cache", "_item_cache"})}
@@ -112,29 +114,31 @@ class Contents:
         self._objects: list[Any] = []  # compared by identity
         self._pending: list[Any] = []
         self._places: dict[int, tuple[int]] = {}
-        self._ways: dict[int, _Way] = {}  # by the `id` of the class, whose hash may be the program's
+        # By the `id` of the class, whose hash may be the program's.
+        self._ways: dict[int, _Way] = {}
+        self._getters: dict[int, Callable[[Any], dict[Any, Any]]] = {}
         if is_definition(thing):
             self._objects.append(thing)
             self._see_all(definition_parts(thing))
         else:
             self._see_all([thing])
-        ways, pending, begin = self._ways, self._pending, 0
         most, objects = (4 * MOST_PARTS, MOST_PARTS) if keep else (MOST_PARTS, MOST_OBJECTS)
-        while begin < min(len(pending), objects) and self.count <= most and (self.complete or keep):
-            end = begin
-            for kind in map(type, pending[begin : begin + SAMPLE]):
-                if kind is not type(pending[begin]):
-                    break
-                end += 1
+        pending, ways, begin = self._pending, self._ways, 0
+        while self.complete or keep:
+            begin, count = look(pending, begin, self._places, self._values, self._getters, objects, most - self.count)
+            self.count += count
+            if self.count > most or begin == min(len(pending), objects):
+                break
             kind = type(pending[begin])
             way = ways.get(id(kind))
             if way is None:
                 way = ways[id(kind)] = self._way_for(kind)
-            way(pending[begin:end])
-            begin = end
+            if id(kind) not in self._getters:  # which is how to look at it
+                way(pending[begin])
+                begin += 1
         self._types = [*map(type, self._values)]
         self._objects += self._pending if keep else ()
-        del self._pending, self._places, self._ways
+        del self._pending, self._places, self._ways, self._getters
 
     def freeze(self) -> None:
         """Keep nothing alive but small things that never change."""
@@ -153,40 +157,45 @@ class Contents:
         )
 
     def _way_for(self, kind: type) -> _Way:
-        """Return how to see objects of this kind."""
+        """Return how to see an object of this kind."""
         objects = self._objects
         for base in _CONTAINERS:
             if issubclass(kind, base):
-                see: _Way = partial(self._see_containers, base, str(base.__name__))
-                return see if kind is base else _both(see, self._see_attributes(kind, base))
+                way: _Way = partial(self._see_container, base)
+                return way if kind is base else _both(way, self._see_attributes(kind, base))
         if kind is FunctionType or issubclass(kind, type):
-            return _each(self._see_definition)
+            return self._see_definition
         if kind is lru_cache_wrapper:
-            return _each(self._see_cached)
+            return self._see_cached
         if kind in _LINKS or any(_is_known(base, _KNOWN_LINKS) for base in _bases_of(kind)):
-            return _each(lambda each: self._see_all([kind, *_links(each)]))
+            return lambda each: self._see_all([kind, *_links(each)])
         if kind is weakref.ref:
-            return _each(lambda each: objects.append(kind))
+            return lambda each: objects.append(kind)
         if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
-            return _each(lambda each: self._see_all([each.__name__, each.__self__]))
+            return lambda each: self._see_all([each.__name__, each.__self__])
         if issubclass(kind, types.ModuleType):
-            return _each(lambda each: objects.append(each) if _is_imported(each) else self._see_unknown(each))
+            return lambda each: objects.append(each) if _is_imported(each) else self._see_unknown(each)
+        if any(_is_known(base, _KNOWN_BASES) for base in _bases_of(kind)):
+            return objects.append
         if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
-            return objects.extend
+            return objects.append
         if kind is bytearray:
-            return _each(lambda each: self._values.extend((len(each), bytes(each[:MOST_BYTES]))))
+            return lambda each: self._values.extend((len(each), bytes(each[:MOST_BYTES])))
         if (numpy := sys.modules.get("numpy")) is not None:
             if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
-                return objects.extend
+                return objects.append
             if issubclass(kind, numpy.ndarray):
-                see = _each(self._see_array)
                 has_no_more = kind is numpy.ndarray or kind is numpy.memmap
-                return see if has_no_more else _both(see, self._see_attributes(kind, numpy.ndarray))
+                return (
+                    self._see_array
+                    if has_no_more
+                    else _both(self._see_array, self._see_attributes(kind, numpy.ndarray))
+                )
         for plain, value_of in _PLAIN.items():
             if issubclass(kind, plain):
                 return _both(partial(self._see_plain, value_of), self._see_attributes(kind, plain))
         if is_generator(kind):
-            return _each(lambda each: self._values.append(pickle.dumps(state_of(each))))
+            return lambda each: self._values.append(pickle.dumps(state_of(each)))
         return self._see_attributes(kind, object)
 
     def _see_definition(self, each: Any) -> None:
@@ -194,52 +203,45 @@ class Contents:
         if is_definition(each):
             self.definitions.append(each)
 
-    def _see_plain(self, value_of: Callable[[Any], Any], several: list[Any]) -> None:
-        self._values += map(value_of, several)
+    def _see_plain(self, value_of: Callable[[Any], Any], each: Any) -> None:
+        self._values.append(value_of(each))
 
     def _see_cached(self, each: Any) -> None:
         self._objects.append(each)
         self._see_all([each.__wrapped__, *vars(each).values()])
 
-    def _see_containers(self, base: Any, name: str, several: list[Any]) -> None:
-        # By the methods of Python's own class, which a class of the program may have replaced.
-        lengths = [*map(base.__len__, several)]
-        self._values += name, *lengths
-        if sum(lengths) > MOST_PARTS:
-            for each, length in zip(several, lengths, strict=True):
-                self._see_all(_items_of(each, base, length))
-            return
-        self._see_all([*chain.from_iterable(map(base.__iter__, several))])
-        if issubclass(base, dict):
-            self._see_all([*chain.from_iterable(map(dict.values, several))])
+    def _see_container(self, base: Any, each: Any) -> None:
+        length = base.__len__(each)
+        self._values.append(length)
+        self._see_all(_items_of(each, base, length))
 
     def _see_attributes(self, kind: type, base: type) -> _Way:
-        """Return how to see the attributes of objects of this kind, whose state as a *base* is seen apart."""
+        """Return how to see the attributes of an object of this kind, whose state as a *base* is seen apart."""
+        objects = self._objects
         if is_definition(kind):
             self.definitions.append(kind)
         if kind is object:
-            return self._objects.extend  # sentinels
+            return objects.append  # a sentinel
         layout = _layout_of(kind, base)
         if layout is None:
-            return _each(self._see_unknown)
+            return self._see_unknown
         dicts, slots = layout
         caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
+        objects.append(kind)
+        if base is object and len(dicts) == 1 and not slots and not caches:
+            self._getters[id(kind)] = dicts[0]
 
-        def see(several: list[Any]) -> None:
-            self._objects.append(kind)
+        def way(each: Any) -> None:
+            objects.append(kind)
             for get in dicts:
-                owns = [*map(get, several)]
-                if caches:
-                    owns = [{name: part for name, part in own.items() if name not in caches} for own in owns]
-                self._values += map(tuple, owns)
-                self._see_all([*chain.from_iterable(map(dict.values, owns))])
-            for each in several if slots else ():
-                parts = [slot.__get__(each) for slot in slots if _is_set(slot, each)]
-                if len(parts) < len(slots):
-                    self._values.append(tuple(_is_set(slot, each) for slot in slots))
-                self._see_all(parts)
+                own = {name: part for name, part in get(each).items() if name not in caches}
+                self._see_all([*own.keys(), *own.values()])
+            parts = [slot.__get__(each) for slot in slots if _is_set(slot, each)]
+            if len(parts) < len(slots):
+                self._values.append(tuple(_is_set(slot, each) for slot in slots))
+            self._see_all(parts)
 
-        return see
+        return way
 
     def _see_unknown(self, each: Any) -> None:
         self._objects.append(each)
@@ -273,30 +275,15 @@ class Contents:
 
     def _see_all(self, parts: list[Any]) -> None:
         """See *parts*, at once or later, but each object once."""
-        self.count += len(parts)
-        values, places, pending = self._values, self._places, self._pending
-        if VALUES.issuperset(map(type, parts)):
-            values += parts
-            return
-        ids = [*map(id, parts)]
-        if (
-            VALUES.isdisjoint(map(type, parts))
-            and len(new := dict.fromkeys(ids)) == len(ids)
-            and not places.keys() & new
-        ):
-            values += (found := [(number,) for number in range(len(pending), len(pending) + len(parts))])
-            places.update(zip(ids, found, strict=True))
-            pending += parts
-            return
-        for part in parts:
-            if type(part) in VALUES:
-                values.append(part)
-            elif (key := id(part)) in places:
-                values.append(places[key])
-            else:
-                place = places[key] = (len(pending),)
-                pending.append(part)
-                values.append(place)
+        self.count += see(parts, self._pending, self._places, self._values)
+
+
+def _both(first: _Way, second: _Way) -> _Way:
+    def way(each: Any) -> None:
+        first(each)
+        second(each)
+
+    return way
 
 
 _layouts: dict[tuple[int, int], tuple[weakref.ref[type], _Layout | None]] = {}  # by the `id`
@@ -328,22 +315,6 @@ def _read_layout(kind: type, base: type) -> _Layout | None:
         if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
             return None
     return dicts, slots
-
-
-def _each(see: Callable[[Any], object]) -> _Way:
-    def see_each(several: list[Any]) -> None:
-        for each in several:
-            see(each)
-
-    return see_each
-
-
-def _both(first: _Way, second: _Way) -> _Way:
-    def see(several: list[Any]) -> None:
-        first(several)
-        second(several)
-
-    return see
 
 
 def has_weak_references(thing: Any) -> bool:

@@ -111,6 +111,7 @@ is_small: Any
 lasting_handle: Any
 load_out_of_band: Any
 loads: Any
+look: Any
 make_channel: Any
 make_task_ring: Any
 message_exhausted: Any
@@ -132,6 +133,7 @@ rebuild_copy: Any
 reduce_block: Any
 reduce_copy: Any
 register_at_fork: Any
+see: Any
 sent: Any
 set_message_timeout: Any
 setup: Any

@@ -8,7 +8,7 @@ It has the functions of libshm's modules (`compiled.py`, `library.py`), in Pytho
     references.py     the references of this process; its end, and forks
     messages.py       the references of a message that is pickled, sent, received
     large_pickles.py  large bytes
-    pipes.py, pools.py, no_tables.py    substitutes for what needs libshm
+    pipes.py, pools.py, looks.py, no_tables.py    substitutes for what needs libshm
 
 The rules of each system are functions in `mp_core.system.machine`.
 """
@@ -21,8 +21,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_core._version import __version__
-from mp_core.sharing.portable import large_pickles, no_tables, pipes, pools
+from mp_core.sharing.portable import large_pickles, looks, no_tables, pipes, pools
 from mp_core.sharing.portable.large_pickles import *  # noqa: F403
+from mp_core.sharing.portable.looks import *  # noqa: F403
 from mp_core.sharing.portable.messages import (
     SENT,
     by_value,
@@ -63,6 +64,7 @@ __all__ = [
     *large_pickles.__all__,
     *no_tables.__all__,
     *pipes.__all__,
+    *looks.__all__,
     *pools.__all__,
     "LEAST_BUFFER",
     "LIBSHM",
