@@ -77,7 +77,13 @@ _KNOWN_NEVER_CHANGE = frozenset(
         *(("_thread", "lock"), ("_thread", "RLock"), ("decimal", "Decimal"), ("re", "Pattern"), ("numpy", "ufunc")),
         *(("logging", "Logger"), ("logging", "RootLogger")),
         *(("operator", "itemgetter"), ("operator", "attrgetter"), ("operator", "methodcaller")),
-        *(("_abc", "_abc_data"), ("_collections", "_tuplegetter"), ("pyarrow.lib", ""), ("typing", "")),
+        *(
+            ("_abc", "_abc_data"),
+            ("collections", "_tuplegetter"),
+            ("_collections", "_tuplegetter"),
+            ("pyarrow.lib", ""),
+            ("typing", ""),
+        ),
     }
 )
 _KNOWN_LINKS = frozenset({("pandas._libs.internals", "")})
