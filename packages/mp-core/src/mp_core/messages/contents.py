@@ -63,12 +63,7 @@ _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 _LINKS = frozenset({partial, MethodType, CellType, property, staticmethod, classmethod, types.MappingProxyType})
 _NEVER_CHANGE: tuple[type, ...] = (
     *(date, time, timedelta, tzinfo, range, slice, type, types.CodeType),
-    *(
-        types.WrapperDescriptorType,
-        types.MethodDescriptorType,
-        types.MethodWrapperType,
-        types.ClassMethodDescriptorType,
-    ),
+    *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
     *(MemberDescriptorType, GetSetDescriptorType, types.GenericAlias, types.UnionType),
 )
 # By their modules and names: these are imported late or by nobody. An empty name stands for all of a module.
