@@ -228,6 +228,69 @@ def test_a_large_global_is_free_when_a_function_has_used_its_successor() -> None
 
 # What each program prints under multiprocessing, and what it prints if all functions take their values at the call.
 TOGETHER = {
+    "another object that the workers have too": (
+        """
+def mae(i):
+    return "mae"
+def mse(i):
+    return "mse"
+class First:
+    pass
+class Second:
+    pass
+metric, Model, train, test = mae, First, [1], [2, 3]
+def score(i):
+    return metric(i), Model.__name__, len(train), len(test)
+with ctx.Pool(1) as pool:
+    print(pool.map(score, [0]))
+    metric = mse
+    print(pool.map(score, [0]), pool.map(lambda i: metric(i), [0]))
+    Model = Second
+    print(pool.apply(score, (0,)))
+    train, test = test, train
+    print(pool.apply(score, (0,)))
+""",
+        "[('mae', 'First', 1, 2)]\n[('mse', 'First', 1, 2)] ['mse']\n"
+        "('mse', 'Second', 1, 2)\n('mse', 'Second', 2, 1)\n",
+    ),
+    "a global that was deleted": (
+        """
+x = 1
+def f(i):
+    return list(range(i))
+def g(i):
+    return x
+with ctx.Pool(1) as pool:
+    print(pool.map(f, [2]))
+    list, x = [1, 2], 2
+    try:
+        pool.map(f, [2])
+    except TypeError as error:
+        print(error, pool.map(g, [0]))
+    del list, x
+    print(pool.map(f, [2]))
+    try:
+        pool.map(g, [0])
+    except NameError as error:
+        print(error)
+""",
+        "[[0, 1]]\n'list' object is not callable [2]\n[[0, 1]]\nname 'x' is not defined\n",
+    ),
+    "a cache beside a lock, a value and a named tuple": (
+        """
+import collections
+Point = collections.namedtuple("Point", "x y")
+lock, value, queue, cache = ctx.Lock(), ctx.Value("i", 0), ctx.Queue(), {}
+def count(i):
+    with lock:
+        value.value += 1
+        cache[i] = Point(i, i)
+    return len(cache)
+with ctx.Pool(1) as pool:
+    print(pool.map(count, [1, 2, 3], chunksize=1), value.value)
+""",
+        "[1, 2, 3] 3\n",
+    ),
     "what only the methods of Python's own names use": (
         """
 import dataclasses

@@ -164,6 +164,8 @@ PyObject *mp_py_look(PyObject *module, PyObject *args)
                           &PyDict_Type, &look.places, &PyList_Type, &look.values, &PyDict_Type,
                           &getters, &objects, &most))
         return NULL;
+    if (begin < 0)
+        return PyErr_Format(PyExc_ValueError, "begin is %zd, and must not be negative", begin);
     for (; begin < objects && begin < PyList_Size(look.pending) && look.count <= most; begin++) {
         PyObject *each = PyList_GetItem(look.pending, begin);
         Py_INCREF(each);

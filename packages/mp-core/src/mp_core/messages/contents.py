@@ -34,6 +34,7 @@ from mp_core.memory.block import block_at
 from mp_core.messages.function_parts import function_parts
 from mp_core.messages.random_generators import is_generator, state_of
 from mp_core.sharing.backend import look, see
+from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     _Layout = tuple[list[Callable[[Any], dict[Any, Any]]], list[Any]]  # what reads their dicts, and their slots
 
 MOST_PARTS, MOST_OBJECTS = 1000, 250  # of the parts, those that have parts themselves
-MOST_BYTES = 1 << 16  # of an array that is seen whole
+MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 16, 1 << 20  # of an array that is seen whole, and of all such
 LONG_TEXT = 1 << 12
 SAMPLE = 64  # parts of what is longer
 ELEMENTS = 1024  # of an array
@@ -82,7 +83,16 @@ _KNOWN_NEVER_CHANGE = frozenset(
     }
 )
 _KNOWN_LINKS = frozenset({("pandas._libs.internals", "")})
-_KNOWN_BASES = frozenset({("pandas.core.indexes.base", "Index")})  # no object of a class that derives from one changes
+# Objects of classes that derive from these never change, or are everyone's.
+_KNOWN_BASES = frozenset(
+    {
+        ("pandas.core.indexes.base", "Index"),
+        *(
+            (f"multiprocessing.{module}", "")
+            for module in ("synchronize", "queues", "managers", "connection", "sharedctypes")
+        ),
+    }
+)
 # What Python and libraries put there when a class or an object is used.
 _MADE_LATER = frozenset({"__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__"})
 _CACHES = {"pandas": frozenset({"_cache", "_item_cache"})}
@@ -111,6 +121,7 @@ class Contents:
         self.definitions: list[Any] = []
         #: How much was looked at.
         self.count = 0
+        self._nbytes = 0
         self._values: list[Any] = []
         self._objects: list[Any] = []  # compared by identity
         self._pending: list[Any] = []
@@ -259,11 +270,13 @@ class Contents:
         if sharing is not False:
             self._objects.append(thing)
             return
-        if array.nbytes > MOST_BYTES and array.ndim:
+        self._nbytes += array.nbytes
+        is_one_of_many = self._nbytes > MOST_BYTES_OF_ALL
+        if (array.nbytes > MOST_BYTES or is_one_of_many) and array.ndim:
             if array.dtype.itemsize * SAMPLE > MOST_BYTES:
                 self.complete = False
                 return
-            most = min(ELEMENTS, MOST_BYTES // array.dtype.itemsize)
+            most = SAMPLE if is_one_of_many else min(ELEMENTS, MOST_BYTES // max(1, array.dtype.itemsize))
             along = max(1, int(most ** (1 / array.ndim)))
             array = array[tuple(slice(None, None, max(1, -(-length // along))) for length in array.shape)]
         if array.dtype.hasobject:
@@ -316,6 +329,16 @@ def _read_layout(kind: type, base: type) -> _Layout | None:
         if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
             return None
     return dicts, slots
+
+
+def contents_of(thing: Any, keep: bool = False) -> Contents | None:
+    """Return the contents of *thing*; None if another thread changes it meanwhile, or a class of it refuses."""
+    try:
+        return Contents(thing, keep)
+    except Exception as error:
+        if is_of_handler(error):
+            raise
+        return None
 
 
 def has_weak_references(thing: Any) -> bool:

@@ -202,6 +202,8 @@ class Pickler(ForkingPickler):
             return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
         needed = {name: Absent if is_handle(value) else value for name, value in needed.items()}
+        used = names_of_globals(thing.__code__) - vars(sys.modules["__main__"]).keys()
+        needed.update((name, Absent) for name in used if not name.startswith("__"))
         if self.inherits:
             needed = self._stand_ins(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function

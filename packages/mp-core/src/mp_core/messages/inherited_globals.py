@@ -30,13 +30,14 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from mp_core.children.main_module import NotInherited, is_found_by_name
 from mp_core.messages import main_globals
 from mp_core.messages.contents import (
     VALUES,
     Contents,
+    contents_of,
     has_weak_references,
     is_definition,
     lru_cache_wrapper,
@@ -53,26 +54,34 @@ if TYPE_CHECKING:
 
 MOST_OF_ALL = 10_000  # objects that are looked at before a fork: some milliseconds
 
-_ABSENT, _LOOKED_AT = object(), object()
+_ABSENT = object()
 
 _alive: weakref.WeakSet[Inheritance] = weakref.WeakSet()
 
 
-class _Noted:
-    """An object as it was before a fork."""
+class _Known:
+    """An object that was there before a fork."""
+
+    def __init__(self, thing: Any) -> None:
+        self._id = id(thing)
+        self._known: Callable[[], Any] | None = weakref.ref(thing) if has_weak_references(thing) else None
+
+    def may_be(self, thing: Any) -> bool:
+        """Tell whether it is *thing*, as far as that can be told of what has no weak references."""
+        return id(thing) == self._id and (self._known is None or self._known() is thing)
+
+
+class _Noted(_Known):
+    """An object, and what was in it before a fork."""
 
     def __init__(self, thing: Any, contents: Contents) -> None:
-        self._known: Callable[[], Any] | None = weakref.ref(thing) if has_weak_references(thing) else None
+        super().__init__(thing)
         self._contents = contents
         contents.freeze()
 
-    def may_be(self, thing: Any) -> bool:
-        """Tell whether it is *thing*, which has the same `id`."""
-        return self._known is None or self._known() is thing
-
     def look(self, thing: Any) -> Contents | None:
         """Return the contents of *thing*; None if they are not seen to be those from before."""
-        contents = _contents_of(thing)
+        contents = contents_of(thing)
         return contents if contents is not None and contents.are_same_as(self._contents) else None
 
 
@@ -89,7 +98,7 @@ class Inheritance:
         #: Picklers for it, see definitions.py.
         self.picklers: dict[Any, type] = {}
         self._noted: dict[int, _Noted] = {}  # by the `id`
-        # The globals that functions mention: their values, that they are looked at, or that there are none.
+        # The globals that functions mention: which objects are looked at, the values of others, or that there are none.
         self._globals: dict[str, Any] = {}
         self._note(dict(vars(sys.modules["__main__"])))
         _alive.add(self)
@@ -99,10 +108,8 @@ class Inheritance:
         definitions = {id(value): value for value in main.values() if _is_callable_by_name(value)}
         pending, seen = [*definitions.values()], {*definitions}
         for each in pending:  # it grows
-            contents = _contents_of(each)
-            if contents is None:
-                continue
-            if contents.count > left:
+            contents = contents_of(each)
+            if contents is None or not contents.complete or contents.count > left:
                 continue
             left -= contents.count
             parts = [*contents.definitions]
@@ -110,7 +117,7 @@ class Inheritance:
                 for name in names_of_globals(each.__code__) - self._globals.keys():
                     value = main.get(name, _ABSENT)
                     if _is_looked_at(value):
-                        self._globals[name] = _LOOKED_AT
+                        self._globals[name] = _Known(value)
                         parts.append(value)
                     else:
                         self._globals[name] = _without_text(value)
@@ -145,7 +152,7 @@ class Inheritance:
         if name in self._globals:
             before = self._globals[name]
             if _is_looked_at(value):
-                if before is _LOOKED_AT:
+                if type(before) is _Known and before.may_be(value):
                     return True
             elif _is_same(_without_text(value), before):
                 return False
@@ -173,7 +180,7 @@ class Needs:
                     value = main.get(name, _ABSENT)
                     if inheritance.look_at_global(name, value):
                         pending += [value] if is_definition(value) else inheritance.look(value).definitions
-            elif type(each) is FunctionType and not _has_globals_of_a_module(each):
+            elif type(each) is FunctionType and not _has_steady_globals(each):
                 raise NotInherited
 
     def are_same(self) -> bool:
@@ -192,20 +199,13 @@ class Needs:
         return True
 
 
-def _has_globals_of_a_module(function: Any) -> bool:
+def _has_steady_globals(function: Any) -> bool:
+    """Tell whether the globals of a function that is not of the main module are a module's, or never change."""
     names = function.__globals__
-    return vars(sys.modules.get(names.get("__name__"), sys)) is names
-
-
-def _contents_of(thing: Any) -> Contents | None:
-    """Return the contents of *thing*; None if these cannot be told."""
-    try:
-        contents = Contents(thing)
-    except Exception as error:  # another thread changes it
-        if is_of_handler(error):
-            raise
-        return None
-    return contents if contents.complete else None
+    if vars(sys.modules.get(names.get("__name__"), sys)) is names:
+        return True
+    found = [names[name] for name in names_of_globals(function.__code__) & names.keys()]
+    return all(type(value) is BuiltinFunctionType or not _is_looked_at(value) for value in found)
 
 
 def _is_callable_by_name(value: Any) -> bool:
@@ -220,9 +220,9 @@ def _is_callable_by_name(value: Any) -> bool:
 def _is_looked_at(value: Any) -> bool:
     """Tell whether a global may change in place: most numbers, texts and what has a name elsewhere do not."""
     kind = type(value)
-    if kind is ModuleType:
-        return sys.modules.get(value.__name__) is not value
     try:
+        if kind is ModuleType:
+            return sys.modules.get(value.__name__) is not value
         if value is _ABSENT or kind in VALUES or is_handle(value) or issubclass(kind, FunctionType | type):
             return is_definition(value)
     except Exception as error:  # a metaclass of the program

@@ -23,12 +23,14 @@ from multiprocessing import process
 from types import FunctionType
 
 from mp_core.children.main_module import main_can_be_imported
-from mp_core.messages.contents import Contents, attributes_of, module_of
+from mp_core.messages.contents import attributes_of, contents_of, module_of
 from mp_core.messages.random_generators import GENERATORS, name_of, set_state, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from mp_core.messages.contents import Contents
 
 MOST_OF_ALL = 50_000  # objects that are looked at before an initializer: some milliseconds
 
@@ -232,8 +234,8 @@ class _Found:
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
-        self._parts = {name: Contents(part, keep=True) for name, part in _parts_of(thing).items()}
-        self.count = sum(contents.count for contents in self._parts.values()) + 1
+        self._parts = {name: contents_of(part, keep=True) for name, part in _parts_of(thing).items()}
+        self.count = sum(contents.count for contents in self._parts.values() if contents is not None) + 1
 
     def changed(self) -> set[str]:
         """Return which parts have other contents now."""
@@ -243,8 +245,12 @@ class _Found:
             for name in parts.keys() | self._parts.keys()
             if name not in parts
             or name not in self._parts
-            or not Contents(parts[name], keep=True).are_same_as(self._parts[name])
+            or not _are_same(contents_of(parts[name], keep=True), self._parts[name])
         }
+
+
+def _are_same(now: Contents | None, before: Contents | None) -> bool:
+    return now is None or before is None or now.are_same_as(before)
 
 
 def _class_parts(kind: type) -> dict[str, Any]:
