@@ -18,6 +18,8 @@ struct state *state;
 struct process me;
 static const char *folder;
 
+enum { EXITING = 4 }; /* PF_EXITING of the kernel, in the flags of a process */
+
 static uint64_t started(pid_t pid)
 {
     char path[64], text[1024];
@@ -33,8 +35,12 @@ static uint64_t started(pid_t pid)
     char *field = strrchr(text, ')');
     if (!field || field[2] == 'Z' || field[2] == 'X')
         return 0;
-    for (int i = 0; field && i < 20; i++)
+    for (int i = 0; field && i < 20; i++) {
         field = strchr(field + 1, ' ');
+        /* Killed, and not a zombie yet: its files are closed before that, by which others know of its death. */
+        if (i == 6 && field && strtoul(field, NULL, 10) & EXITING)
+            return 0;
+    }
     return field ? strtoull(field, NULL, 10) : 0;
 }
 
