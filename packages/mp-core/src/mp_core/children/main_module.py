@@ -41,15 +41,13 @@ from weakref import ref
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
+    from types import ModuleType, TracebackType
     from typing import Any, NoReturn
 
 
 #: What pickling raises for a function or class that has no name.
 UNPICKLABLE = (pickle.PicklingError, AttributeError)
 
-
-_SINGLETONS = (type(None), type(...), type(NotImplemented))
 
 # The main module that was looked at last, its attributes, and what they say. By its identity: at the end of a program,
 # its objects must be freed before the modules are cleared that their destructors use.
@@ -102,6 +100,14 @@ def is_in_each_main(thing: Any) -> bool:
 
 class NotInherited(Exception):
     """A message needs something of the main module that its receivers, which were forked, may not have as it is."""
+
+
+def is_imported(module: ModuleType) -> bool:
+    """Tell whether an import finds this very module."""
+    return _modules.get(module.__name__) is module
+
+
+_SINGLETONS = (type(None), type(...), type(NotImplemented))
 
 
 def is_found_by_name(thing: Any, same_main: bool = False) -> bool:

@@ -29,7 +29,7 @@ from itertools import islice
 from operator import is_
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 
-from mp_core.children.main_module import is_found_by_name
+from mp_core.children.main_module import is_found_by_name, is_imported
 from mp_core.memory.block import block_at
 from mp_core.messages.function_parts import function_parts
 from mp_core.messages.random_generators import is_generator, state_of
@@ -186,7 +186,7 @@ class Contents:
         if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
             return lambda each: self._see_all([each.__name__, each.__self__])
         if issubclass(kind, types.ModuleType):
-            return lambda each: objects.append(each) if _is_imported(each) else self._see_unknown(each)
+            return lambda each: objects.append(each) if is_imported(each) else self._see_unknown(each)
         if any(_is_known(base, _KNOWN_BASES) for base in _bases_of(kind)):
             return objects.append
         if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
@@ -239,8 +239,8 @@ class Contents:
             return self._see_unknown
         dicts, slots = layout
         caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
-        objects.append(kind)
         if base is object and len(dicts) == 1 and not slots and not caches:
+            objects.append(kind)
             self._getters[id(kind)] = dicts[0]
 
         def way(each: Any) -> None:
@@ -343,10 +343,6 @@ def contents_of(thing: Any, keep: bool = False) -> Contents | None:
 
 def has_weak_references(thing: Any) -> bool:
     return _weakref_offset_of(type(thing)) != 0
-
-
-def _is_imported(module: Any) -> bool:
-    return sys.modules.get(module.__name__) is module
 
 
 def without_long_texts(values: list[Any]) -> list[Any]:

@@ -58,6 +58,7 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodT
 from mp_core.children.main_module import (
     NotInherited,
     is_found_by_name,
+    is_imported,
     main_can_be_imported,
     note_definitions,
     note_main,
@@ -66,7 +67,7 @@ from mp_core.children.main_module import (
 from mp_core.messages import main_globals
 from mp_core.messages.contents import has_weak_references, lru_cache_wrapper
 from mp_core.messages.function_parts import READS, names_of_globals
-from mp_core.messages.main_globals import Absent, Inherited, is_handle
+from mp_core.messages.main_globals import Absent, is_handle
 from mp_core.messages.random_generators import home_of
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
@@ -119,7 +120,7 @@ class Pickler(ForkingPickler):
             if found is not NotImplemented:
                 return found
         kind = type(thing)
-        if issubclass(kind, ModuleType) and _is_imported(thing):
+        if issubclass(kind, ModuleType) and is_imported(thing):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if kind is functools.cached_property:  # it has a lock up to 3.11
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
@@ -215,7 +216,7 @@ class Pickler(ForkingPickler):
         for name, value in found.items():
             try:
                 if not _is_definition(value) and self._is_refused(value, name):
-                    found[name] = Inherited(_identity_of(value), name)
+                    found[name] = _Inherited(_identity_of(value), name)
                     _refused.add(code)
             except _UnknownError as error:
                 raise _UnknownGlobalError(repr(name)) from error
@@ -227,10 +228,6 @@ def _reduce_file(file: Any) -> Any:
         if file is getattr(sys, name):
             return getattr, (sys, name)
     raise TypeError(f"cannot pickle {type(file).__name__!r} object")
-
-
-def _is_imported(module: ModuleType) -> bool:
-    return sys.modules.get(module.__name__) is module
 
 
 class MainPickler(Pickler):
@@ -379,7 +376,8 @@ def _own_definition(fork: str, name: str) -> Any:
     """Return the definition that this process has since that fork, in the main module as it was then."""
     if fork not in main_globals.forks:
         raise pickle.UnpicklingError(
-            f"{name!r} of the main module was not sent to a process that was not forked with it"
+            f"this message only names {name!r} of the main module, for workers that were forked with it, and this "
+            "process was not: start the pool again"
         )
     note_definitions()
     main_globals.take_back()
@@ -407,7 +405,7 @@ def _definition_at_home(identity: str, name: str) -> Any:
 
 
 def _resolved(value: Any) -> Any:
-    return _inherited(value.identity, value.name) if type(value) is Inherited else value
+    return _inherited(value.identity, value.name) if type(value) is _Inherited else value
 
 
 # The thread that unpickles a definition for many calls has a list of what sets its globals.
@@ -503,6 +501,16 @@ def _identify(thing: Any) -> None:
 def _identity_of(thing: Any) -> str | None:
     key, known = _at.get(id(thing), (None, None))
     return key if known is not None and known() is thing else None
+
+
+class _Inherited:
+    """Stands in a message for a global that its receiver has."""
+
+    def __init__(self, identity: Any, name: str) -> None:
+        self.identity, self.name = identity, name
+
+    def __reduce__(self) -> Any:
+        return _Inherited, (self.identity, self.name)
 
 
 def _inherited(identity: str, name: str) -> Any:

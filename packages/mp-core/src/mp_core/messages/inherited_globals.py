@@ -32,7 +32,7 @@ import sys
 import weakref
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
-from mp_core.children.main_module import NotInherited, is_found_by_name
+from mp_core.children.main_module import NotInherited, is_found_by_name, is_imported
 from mp_core.messages import main_globals
 from mp_core.messages.contents import (
     VALUES,
@@ -44,7 +44,7 @@ from mp_core.messages.contents import (
     without_long_texts,
 )
 from mp_core.messages.function_parts import names_of_globals
-from mp_core.messages.main_globals import is_handle
+from mp_core.messages.main_globals import Absent, is_handle
 from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 MOST_OF_ALL = 10_000  # objects that are looked at before a fork: some milliseconds
 
-_ABSENT = object()
+_COMPARED = VALUES | {tuple}
 
 _alive: weakref.WeakSet[Inheritance] = weakref.WeakSet()
 
@@ -115,7 +115,7 @@ class Inheritance:
             parts = [*contents.definitions]
             if type(each) is FunctionType:
                 for name in names_of_globals(each.__code__) - self._globals.keys():
-                    value = main.get(name, _ABSENT)
+                    value = main.get(name, Absent)
                     if _is_looked_at(value):
                         self._globals[name] = _Known(value)
                         parts.append(value)
@@ -177,7 +177,7 @@ class Needs:
             if type(each) is FunctionType and each.__globals__ is main:
                 for name in names_of_globals(each.__code__) - self._names:
                     self._names.add(name)
-                    value = main.get(name, _ABSENT)
+                    value = main.get(name, Absent)
                     if inheritance.look_at_global(name, value):
                         pending += [value] if is_definition(value) else inheritance.look(value).definitions
             elif type(each) is FunctionType and not _has_steady_globals(each):
@@ -190,7 +190,7 @@ class Needs:
             for known in self._things.values():
                 inheritance.look(known())
             for name in self._names:
-                value = self._main.get(name, _ABSENT)
+                value = self._main.get(name, Absent)
                 if inheritance.look_at_global(name, value) and id(value) not in looked_at:
                     looked_at.add(id(value))
                     inheritance.look(value)
@@ -222,8 +222,8 @@ def _is_looked_at(value: Any) -> bool:
     kind = type(value)
     try:
         if kind is ModuleType:
-            return sys.modules.get(value.__name__) is not value
-        if value is _ABSENT or kind in VALUES or is_handle(value) or issubclass(kind, FunctionType | type):
+            return not is_imported(value)
+        if kind in VALUES or is_handle(value) or issubclass(kind, FunctionType | type):
             return is_definition(value)
     except Exception as error:  # a metaclass of the program
         if is_of_handler(error):
@@ -233,11 +233,11 @@ def _is_looked_at(value: Any) -> bool:
 
 def _without_text(value: Any) -> Any:
     """Return what is kept of a global that is not looked at."""
-    return _ABSENT if is_handle(value) else without_long_texts([value])[0]
+    return Absent if is_handle(value) else without_long_texts([value])[0]
 
 
 def _is_same(value: Any, before: Any) -> bool:
-    return value is before or (type(value) is type(before) and type(value) in (*VALUES, tuple) and value == before)
+    return value is before or (type(value) is type(before) and type(value) in _COMPARED and value == before)
 
 
 def _begin_in_child() -> None:

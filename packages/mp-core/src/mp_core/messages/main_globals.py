@@ -63,16 +63,6 @@ class Absent:
     """Stands in a message for a global that the receiver cannot have."""
 
 
-class Inherited:
-    """Stands in a message for a global that its receiver has since its fork."""
-
-    def __init__(self, identity: Any, name: str) -> None:
-        self.identity, self.name = identity, name
-
-    def __reduce__(self) -> Any:
-        return Inherited, (self.identity, self.name)
-
-
 def is_handle(thing: Any) -> bool:
     """
     Tell whether *thing* stands for work of this process, as a pool, a future or a result. A function may mention one

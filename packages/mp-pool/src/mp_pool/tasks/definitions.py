@@ -30,6 +30,7 @@ from mp_core.children.main_module import (
     NotInherited,
     has_name,
     is_found_by_name,
+    is_imported,
     main_can_be_imported,
     sends_definitions,
 )
@@ -196,7 +197,7 @@ class _Inherited:
 def _is_found(value: Any) -> bool:
     """Tell whether another process has *value* by its name."""
     if isinstance(value, ModuleType):
-        return value.__name__ != "__main__" and sys.modules.get(value.__name__) is value
+        return value.__name__ != "__main__" and is_imported(value)
     return not isinstance(getattr(value, "__self__", None), type) and is_found_by_name(value)
 
 
