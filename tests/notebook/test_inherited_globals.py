@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.scripts import run_python, succeeded
 
 from mp_core.messages import contents
@@ -743,9 +745,15 @@ def test_contents_tell_a_change(what: str, without_libshm: bool, monkeypatch: py
     before = Contents(thing)
     before.freeze()
     assert Contents(thing).are_same_as(before)
+    if not without_libshm:
+        assert Contents(thing, before=before).count == before.count
     change(thing)
     now = Contents(thing)
     assert not (now.complete and now.are_same_as(before))
+    try:
+        assert not Contents(thing, before=before).complete
+    except LookupError:
+        pass
 
 
 @pytest.mark.parametrize(
@@ -761,6 +769,34 @@ def test_contents_that_have_not_changed_are_the_same(thing: Any) -> None:
     now = Contents(thing)
     assert now.complete
     assert now.are_same_as(before)
+    assert Contents(thing, before=before).complete
+
+
+ATOMS = st.integers() | st.floats() | st.text() | st.binary(max_size=9000) | st.booleans() | st.none()
+THINGS = st.recursive(
+    ATOMS | ATOMS.map(lambda name: SimpleNamespace(name=name)) | st.integers(0, 300).map(np.arange),
+    lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts) | st.tuples(parts, parts),
+    max_leaves=30,
+)
+
+
+@given(THINGS, st.data())
+def test_a_second_look_sees_what_a_first_one_does(thing: Any, data: st.DataObject) -> None:
+    before = Contents(thing)
+    before.freeze()
+    assert Contents(thing, before=before).count == Contents(thing).count
+    lists, pending = [], [thing]
+    for each in pending:
+        lists += [each] if type(each) is list and each else []
+        pending += [*each] if type(each) in (list, tuple) else [*each.values()] if type(each) is dict else []
+    if lists:
+        chosen = lists[data.draw(st.integers(0, len(lists) - 1))]
+        chosen[data.draw(st.integers(0, len(chosen) - 1))] = data.draw(THINGS)
+        try:
+            Contents(thing, before=before)
+        except LookupError:  # also for an equal object at another place
+            return
+        assert Contents(thing).are_same_as(before)
 
 
 @pytest.mark.parametrize("thing", [array.array("i", [1]), [itertools.count()], np.frombuffer(bytearray(8))])
@@ -783,6 +819,7 @@ def test_a_look_keeps_nothing_alive_and_runs_no_code_of_the_program() -> None:
     contents.freeze()
     assert contents.complete
     assert Contents(odd).are_same_as(contents)
+    assert Contents(odd, before=contents).complete
     first = weakref.ref(odd[0])
     del odd
     gc.collect()

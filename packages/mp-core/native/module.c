@@ -67,6 +67,7 @@ static PyMethodDef functions[] = {
     {"condition_notify", (PyCFunction)(void (*)(void))mp_py_condition_notify, METH_FASTCALL, NULL},
     {"is_of_atoms", mp_py_is_of_atoms, METH_O, NULL},
     {"is_small", mp_py_is_small, METH_O, NULL},
+    {"dict_of", mp_py_dict_of, METH_O, NULL},
     {"look", mp_py_look, METH_VARARGS, NULL},
     {"see", mp_py_see, METH_VARARGS, NULL},
     {"make_task_ring", mp_py_make_task_ring, METH_NOARGS, NULL},

@@ -2,7 +2,18 @@
  * attributes of objects, without a line of Python for each.
  *
  * It runs no code of the program. A collection of garbage in it may: so each object is kept while
- * it is looked at, and no length is trusted twice. */
+ * it is looked at, and no length is trusted twice.
+ *
+ * Note [A second look]
+ * --------------------
+ * Nothing was changed since the first look at most times. Then each object is still at the address
+ * that it had, so that its place needs no search and nothing is written down:
+ *
+ *     values before   dict 1 "lr" (1) | list 2 0.1 (2) ...
+ *     ids before                  |__ ids[1]: the object here has this address, so its place is (1)
+ *
+ * The first difference ends the look with a LookupError. What Python has seen meanwhile is in `values`
+ * and compared at the next call. */
 #include "messages/messages.h"
 #include "messages/plan.h"
 
@@ -10,8 +21,75 @@ struct look {
     PyObject *pending; /* list: what is still to be looked at */
     PyObject *places;  /* dict: where an object is in `pending`, by its address */
     PyObject *values;  /* list: what was seen */
-    Py_ssize_t count;  /* of the parts */
+    PyObject *objects; /* list: what is compared by its identity */
+    PyObject
+        *classes; /* dict, by their ids: whether objects are nothing but a dict, or in `objects` */
+    PyObject *rest;   /* iterator: of the values before, those that are still to come; or NULL */
+    PyObject *ids;    /* list: of the objects in `pending` before */
+    Py_ssize_t count; /* of the parts that were seen */
 };
+
+static int fail_of_difference(void)
+{
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_LookupError, "not as before");
+    return -1;
+}
+
+/* Tell whether a value is that from *before*; of a long text, that is its length and its hash. */
+static int is_same(PyObject *value, PyObject *before)
+{
+    if (value == before)
+        return 1;
+    if (Py_TYPE(value) == Py_TYPE(before))
+        return PyObject_RichCompareBool(value, before, Py_EQ);
+    if (!PyTuple_CheckExact(before) || PyTuple_Size(before) != 2 ||
+        !(PyUnicode_CheckExact(value) || PyBytes_CheckExact(value)) ||
+        PyLong_AsSsize_t(PyTuple_GetItem(before, 0)) != PyObject_Size(value))
+        return PyErr_Occurred() ? -1 : 0;
+    Py_ssize_t hash = PyLong_AsSsize_t(PyTuple_GetItem(before, 1));
+    return PyErr_Occurred() ? -1 : hash == PyObject_Hash(value);
+}
+
+/* Note a value that was seen: compare it, or append it. */
+static int note(struct look *look, PyObject *value)
+{
+    if (look->rest == NULL)
+        return PyList_Append(look->values, value);
+    PyObject *before = PyIter_Next(look->rest);
+    int result = before == NULL ? -1 : is_same(value, before);
+    Py_XDECREF(before);
+    return result > 0 ? 0 : fail_of_difference();
+}
+
+static int note_new(struct look *look, PyObject *value)
+{
+    int result = value == NULL ? -1 : note(look, value);
+    Py_XDECREF(value);
+    return result;
+}
+
+/* Begin with the *state*, (pending, places, values, objects, classes, rest or None, ids). */
+static int begin_look(struct look *look, PyObject *state)
+{
+    look->count = 0;
+    if (!PyArg_ParseTuple(state, "O!O!O!O!O!OO!", &PyList_Type, &look->pending, &PyDict_Type,
+                          &look->places, &PyList_Type, &look->values, &PyList_Type, &look->objects,
+                          &PyDict_Type, &look->classes, &look->rest, &PyList_Type, &look->ids))
+        return -1;
+    if (look->rest == Py_None) {
+        look->rest = NULL;
+        return 0;
+    }
+    if (!PyIter_Check(look->rest)) {
+        PyErr_SetString(PyExc_TypeError, "the rest must be an iterator, or None");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_Size(look->values); i++)
+        if (note_new(look, Py_NewRef(PyList_GetItem(look->values, i))) < 0)
+            return -1;
+    return PyList_SetSlice(look->values, 0, PyList_Size(look->values), NULL);
+}
 
 static int is_value(PyObject *object)
 {
@@ -19,19 +97,32 @@ static int is_value(PyObject *object)
            object == Py_NotImplemented;
 }
 
-static int append_new(PyObject *list, PyObject *object)
+static int see_place_before(struct look *look, PyObject *part)
 {
-    int result = object == NULL ? -1 : PyList_Append(list, object);
-    Py_XDECREF(object);
-    return result;
+    PyObject *place = PyIter_Next(look->rest);
+    int result = 0;
+    if (place != NULL && PyTuple_CheckExact(place) && PyTuple_Size(place) == 1 &&
+        PyLong_CheckExact(PyTuple_GetItem(place, 0))) {
+        Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GetItem(place, 0));
+        Py_ssize_t seen = PyList_Size(look->pending);
+        PyObject *id = number < 0 || number > seen || number >= PyList_Size(look->ids)
+                           ? NULL
+                           : PyList_GetItem(look->ids, number);
+        if (id != NULL && PyLong_CheckExact(id) && PyLong_AsVoidPtr(id) == part)
+            result = number < seen || PyList_Append(look->pending, part) == 0;
+    }
+    Py_XDECREF(place);
+    return result ? 0 : fail_of_difference();
 }
 
-/* Append the value, or the place of another object, which is to be looked at if it is new. */
+/* Note the value, or the place of another object, which is to be looked at if it is new. */
 static int see(struct look *look, PyObject *part)
 {
     look->count++;
     if (is_value(part))
-        return PyList_Append(look->values, part);
+        return note(look, part);
+    if (look->rest != NULL)
+        return see_place_before(look, part);
     PyObject *key = PyLong_FromVoidPtr(part);
     if (key == NULL)
         return -1;
@@ -103,74 +194,92 @@ static Py_ssize_t length_of(PyObject *each)
 
 static int see_container(struct look *look, PyObject *each, Py_ssize_t length)
 {
-    if (PyList_Append(look->values, (PyObject *)Py_TYPE(each)) < 0 ||
-        append_new(look->values, PyLong_FromSsize_t(length)) < 0)
+    if (note(look, (PyObject *)Py_TYPE(each)) < 0 || note_new(look, PyLong_FromSsize_t(length)) < 0)
         return -1;
     if (PyDict_CheckExact(each))
         return see_dict(look, each, 1) < 0 ? -1 : see_dict(look, each, 0);
     return PyAnySet_CheckExact(each) ? see_set(look, each) : see_items(look, each);
 }
 
-/* Look at the attributes of an object of a class whose dicts *getters* read. Return 0 if it is none. */
-static int see_attributes(struct look *look, PyObject *each, PyObject *getters)
+/* Note the keys of a dict, as a tuple. */
+static int note_keys(struct look *look, PyObject *own)
 {
-    PyObject *key = PyLong_FromVoidPtr(Py_TYPE(each));
-    PyObject *getter = key == NULL ? NULL : PyDict_GetItemWithError(getters, key);
-    if (getter == NULL) {
-        Py_XDECREF(key);
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    PyObject *own = PyObject_CallFunctionObjArgs(getter, each, NULL);
-    int result = own == NULL ? -1 : PyDict_Check(own);
-    if (result > 0) {
+    if (look->rest == NULL) {
         PyObject *keys = PyDict_Keys(own);
-        if (PyList_Append(look->values, key) < 0 ||
-            append_new(look->values, keys == NULL ? NULL : PyList_AsTuple(keys)) < 0 ||
-            see_dict(look, own, 0) < 0)
-            result = -1;
+        int result = note_new(look, keys == NULL ? NULL : PyList_AsTuple(keys));
         Py_XDECREF(keys);
+        return result;
     }
+    PyObject *before = PyIter_Next(look->rest), *key;
+    Py_ssize_t count = 0, position = 0;
+    int result = 0;
+    if (before != NULL && PyTuple_CheckExact(before) && PyTuple_Size(before) == PyDict_Size(own)) {
+        while (PyDict_Next(own, &position, &key, NULL) && PyTuple_GetItem(before, count) == key)
+            count++;
+        result = count == PyTuple_Size(before);
+    }
+    Py_XDECREF(before);
+    return result ? 0 : fail_of_difference();
+}
+
+/* Look at an object of one of the classes. Return 0 if it is of another one. */
+static int see_object(struct look *look, PyObject *each)
+{
+    PyObject *key = PyLong_FromVoidPtr(Py_TYPE(each)), *own = NULL;
+    PyObject *has_dict = key == NULL ? NULL : PyDict_GetItemWithError(look->classes, key);
+    int result = has_dict != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
+    if (result > 0 && has_dict != Py_True)
+        result = PyList_Append(look->objects, each) < 0 ? -1 : 1;
+    else if (result > 0 &&
+             ((own = PyObject_GenericGetDict(each, NULL)) == NULL || note(look, key) < 0 ||
+              note_keys(look, own) < 0 || see_dict(look, own, 0) < 0))
+        result = -1;
     Py_XDECREF(own);
-    Py_DECREF(key);
+    Py_XDECREF(key);
     return result;
 }
 
-/* see(parts, pending, places, values) -> count
+/* dict_of(object) -> the dict of its attributes, whatever its class says of `__dict__` */
+PyObject *mp_py_dict_of(PyObject *module, PyObject *object)
+{
+    return PyObject_GenericGetDict(object, NULL);
+}
+
+/* see(state, parts) -> count
  *
  * See the objects in the list *parts*: return how many these are. */
 PyObject *mp_py_see(PyObject *module, PyObject *args)
 {
-    struct look look = {.count = 0};
-    PyObject *parts;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!:see", &PyList_Type, &parts, &PyList_Type, &look.pending,
-                          &PyDict_Type, &look.places, &PyList_Type, &look.values) ||
-        see_items(&look, parts) < 0)
+    struct look look;
+    PyObject *state, *parts;
+    if (!PyArg_ParseTuple(args, "O!O!:see", &PyTuple_Type, &state, &PyList_Type, &parts) ||
+        begin_look(&look, state) < 0 || see_items(&look, parts) < 0)
         return NULL;
     return PyLong_FromSsize_t(look.count);
 }
 
-/* look(pending, begin, places, values, getters, objects, parts) -> end, count
+/* look(state, begin, most_objects, most_parts) -> end, count
  *
- * Look at the objects in *pending* from *begin* on, and at those that this appends: at most up to
- * the number *objects*, and until so many *parts* were seen. Return the number of the first one that
- * was not looked at, since it is none of these or has more than *parts*; and how many parts were
- * seen. */
+ * Look at the pending objects from *begin* on, and at those that this appends, up to these numbers.
+ * Return the number of the first one that was not looked at, since it is no container, of none of the
+ * classes or has more than *most_parts*; and how many parts were seen. */
 PyObject *mp_py_look(PyObject *module, PyObject *args)
 {
-    struct look look = {.count = 0};
-    PyObject *getters;
-    Py_ssize_t begin, objects, most;
-    if (!PyArg_ParseTuple(args, "O!nO!O!O!nn:look", &PyList_Type, &look.pending, &begin,
-                          &PyDict_Type, &look.places, &PyList_Type, &look.values, &PyDict_Type,
-                          &getters, &objects, &most))
+    struct look look;
+    PyObject *state;
+    Py_ssize_t begin, most_objects, most;
+    if (!PyArg_ParseTuple(args, "O!nnn:look", &PyTuple_Type, &state, &begin, &most_objects,
+                          &most) ||
+        begin_look(&look, state) < 0)
         return NULL;
     if (begin < 0)
         return PyErr_Format(PyExc_ValueError, "begin is %zd, and must not be negative", begin);
-    for (; begin < objects && begin < PyList_Size(look.pending) && look.count <= most; begin++) {
+    for (; begin < most_objects && begin < PyList_Size(look.pending) && look.count <= most;
+         begin++) {
         PyObject *each = PyList_GetItem(look.pending, begin);
         Py_INCREF(each);
         Py_ssize_t length = length_of(each);
-        int result = length > most ? 0 : length >= 0 ? 1 : see_attributes(&look, each, getters);
+        int result = length > most ? 0 : length >= 0 ? 1 : see_object(&look, each);
         if (result > 0 && length >= 0 && see_container(&look, each, length) < 0)
             result = -1;
         Py_DECREF(each);

@@ -104,6 +104,7 @@ PyObject *mp_py_rebuild_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
 /* look.c */
+PyObject *mp_py_dict_of(PyObject *, PyObject *);
 PyObject *mp_py_look(PyObject *, PyObject *);
 PyObject *mp_py_see(PyObject *, PyObject *);
 /* object_table.c */

@@ -2,6 +2,7 @@
 
 It runs no code of the program. It goes into lists, dicts, sets, arrays, functions, classes and attributes of objects as
 far as the first `MOST_PARTS` of them; of what is larger, it sees the lengths, the shapes and some of the parts.
+A second look compares, and ends at the first difference.
 
 Note [What is seen]
 -------------------
@@ -22,7 +23,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, time, timedelta, tzinfo
 from functools import lru_cache, partial
 from itertools import islice
@@ -33,15 +34,14 @@ from mp_core.children.main_module import is_found_by_name, is_imported
 from mp_core.memory.block import block_at
 from mp_core.messages.function_parts import function_parts
 from mp_core.messages.random_generators import is_generator, state_of
-from mp_core.sharing.backend import look, see
+from mp_core.sharing.backend import dict_of, look, see
 from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    _Way = Callable[[Any], object]  # sees an object of one kind
-    _Layout = tuple[list[Callable[[Any], dict[Any, Any]]], list[Any]]  # what reads their dicts, and their slots
+    _Way = Callable[["Contents", Any], object]  # sees an object of one kind
 
 MOST_PARTS, MOST_OBJECTS = 1000, 250  # of the parts, those that have parts themselves
 MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 16, 1 << 20  # of an array that is seen whole, and of all such
@@ -60,6 +60,8 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     bytes: bytes.__bytes__,
 }
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
+# In a second look; another one is only told which functions and classes these are.
+_SEEN_BY_IDENTITY = {id(kind): False for kind in (types.CodeType, FunctionType, type)}
 # What is made of references alone.
 _LINKS = frozenset({partial, MethodType, CellType, property, staticmethod, classmethod, types.MappingProxyType})
 _NEVER_CHANGE: tuple[type, ...] = (
@@ -112,210 +114,251 @@ class Contents:
     What is seen of *thing*.
 
     With *keep*, an object in it that is replaced by an equal one counts as a change, and all of them are kept alive.
+    With *before*, frozen contents, raise `LookupError` at the first difference, also if an object in it is another one.
     """
 
-    def __init__(self, thing: Any, keep: bool = False) -> None:
+    __slots__ = (
+        "_ids",
+        "_is_definition",
+        "_is_second",
+        "_places",
+        "_state",
+        "complete",
+        "count",
+        "definitions",
+        "nbytes",
+        "objects",
+        "values",
+    )
+
+    def __init__(self, thing: Any, keep: bool = False, before: Contents | None = None) -> None:
         #: Whether all was understood that was looked at.
         self.complete = True
-        #: The functions and classes of the main module in it.
+        #: The functions and classes of the main module in it, unless they are those *before*.
         self.definitions: list[Any] = []
         #: How much was looked at.
         self.count = 0
-        self._nbytes = 0
-        self._values: list[Any] = []
-        self._objects: list[Any] = []  # compared by identity
-        self._pending: list[Any] = []
-        self._places: dict[int, tuple[int]] = {}
-        # By the `id` of the class, whose hash may be the program's.
-        self._ways: dict[int, _Way] = {}
-        self._getters: dict[int, Callable[[Any], dict[Any, Any]]] = {}
-        if is_definition(thing):
-            self._objects.append(thing)
-            self._see_all(definition_parts(thing))
+        self.nbytes = 0
+        self.values: list[Any] = []
+        self.objects: list[Any] = []  # compared by identity
+        self._places: dict[int, tuple[int]] = {}  # by the `id` of what is at them
+        self._ids: list[int] = []
+        self._is_second = before is not None
+        pending: list[Any] = []
+        rest: Iterator[Any] | None = None
+        # By the `id`: the hash of a class may be the program's.
+        classes = {id(types.CodeType): False}
+        if before is not None:
+            rest, self._ids, classes = iter(before.values), before._ids, {**_SEEN_BY_IDENTITY}
+        self._state = state = (pending, self._places, self.values, self.objects, classes, rest, self._ids)
+        self._is_definition: bool = is_definition(thing) if before is None else before._is_definition
+        if self._is_definition:
+            self.objects.append(thing)
+            self.see_all(definition_parts(thing))
         else:
-            self._see_all([thing])
+            self.see_all([thing])
         most, objects = (4 * MOST_PARTS, MOST_PARTS) if keep else (MOST_PARTS, MOST_OBJECTS)
-        pending, ways, begin = self._pending, self._ways, 0
+        begin = 0
         while self.complete or keep:
-            begin, count = look(pending, begin, self._places, self._values, self._getters, objects, most - self.count)
+            begin, count = look(state, begin, objects, most - self.count)
             self.count += count
-            if self.count > most or begin == min(len(pending), objects):
+            if self.count > most or begin == len(pending) or begin == objects:
                 break
-            kind = type(pending[begin])
-            way = ways.get(id(kind))
-            if way is None:
-                way = ways[id(kind)] = self._way_for(kind)
-            if id(kind) not in self._getters:  # which is how to look at it
-                way(pending[begin])
+            each = pending[begin]
+            way = _way_to_see(type(each))
+            if way is _see_attributes_alone:
+                self.see_class(type(each))
+                classes[id(type(each))] = True
+            elif way is _see_identity:
+                classes[id(type(each))] = False
+            else:
+                way(self, each)
                 begin += 1
-        self._types = [*map(type, self._values)]
-        self._objects += self._pending if keep else ()
-        del self._pending, self._places, self._ways, self._getters
+        self.objects += pending if keep else ()
+        if before is not None and rest is not None:
+            if self.values:
+                self.see_all([])
+            if next(rest, self) is not self or not before.are_objects(self.objects):
+                raise LookupError("not as before")
+        del self._state
 
     def freeze(self) -> None:
         """Keep nothing alive but small things that never change."""
         self.definitions.clear()
-        self._values = without_long_texts(self._values)
-        self._objects = [weakref.ref(each) if has_weak_references(each) else each for each in self._objects]
+        self.values = without_long_texts(self.values)
+        self.objects = [weakref.ref(each) if has_weak_references(each) else each for each in self.objects]
+        self._ids = [*self._places]
 
     def are_same_as(self, before: Contents) -> bool:
         """Tell whether these are the contents that were seen before."""
-        objects = [each() if type(each) is weakref.ref else each for each in before._objects]
         return (
-            self._types == before._types
-            and (self._values == before._values or without_long_texts(self._values) == before._values)
-            and len(self._objects) == len(objects)
-            and all(map(is_, self._objects, objects))
-        )
+            _are_same(self.values, before.values) or _are_same(without_long_texts(self.values), before.values)
+        ) and before.are_objects(self.objects)
 
-    def _way_for(self, kind: type) -> _Way:
-        """Return how to see an object of this kind."""
-        objects = self._objects
-        for base in _CONTAINERS:
-            if issubclass(kind, base):
-                way: _Way = partial(self._see_container, base)
-                return way if kind is base else _both(way, self._see_attributes(kind, base))
-        if kind is FunctionType or issubclass(kind, type):
-            return self._see_definition
-        if kind is lru_cache_wrapper:
-            return self._see_cached
-        if kind in _LINKS or any(_is_known(base, _KNOWN_LINKS) for base in _bases_of(kind)):
-            return lambda each: self._see_all([kind, *_links(each)])
-        if kind is weakref.ref:
-            return lambda each: objects.append(kind)
-        if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
-            return lambda each: self._see_all([each.__name__, each.__self__])
-        if issubclass(kind, types.ModuleType):
-            return lambda each: objects.append(each) if is_imported(each) else self._see_unknown(each)
-        if any(_is_known(base, _KNOWN_BASES) for base in _bases_of(kind)):
-            return objects.append
-        if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
-            return objects.append
-        if kind is bytearray:
-            return lambda each: self._values.extend((len(each), bytes(each[:MOST_BYTES])))
-        if (numpy := sys.modules.get("numpy")) is not None:
-            if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
-                return objects.append
-            if issubclass(kind, numpy.ndarray):
-                has_no_more = kind is numpy.ndarray or kind is numpy.memmap
-                return (
-                    self._see_array
-                    if has_no_more
-                    else _both(self._see_array, self._see_attributes(kind, numpy.ndarray))
-                )
-        for plain, value_of in _PLAIN.items():
-            if issubclass(kind, plain):
-                return _both(partial(self._see_plain, value_of), self._see_attributes(kind, plain))
-        if is_generator(kind):
-            return lambda each: self._values.append(pickle.dumps(state_of(each)))
-        return self._see_attributes(kind, object)
+    def are_objects(self, objects: list[Any]) -> bool:
+        """Tell whether these are the objects that were seen, in their order."""
+        own = [each() if type(each) is weakref.ref else each for each in self.objects]
+        return len(own) == len(objects) and all(map(is_, own, objects))
 
-    def _see_definition(self, each: Any) -> None:
-        self._objects.append(each)
-        if is_definition(each):
+    def see_all(self, parts: list[Any]) -> None:
+        """See *parts*, at once or later, but each object once."""
+        self.count += see(self._state, parts)
+
+    def see_class(self, kind: type) -> None:
+        """See that there is an object of this class."""
+        self.objects.append(kind)
+        if not self._is_second and is_definition(kind):
+            self.definitions.append(kind)
+
+    def see_definition(self, each: Any) -> None:
+        """See a function or class."""
+        self.objects.append(each)
+        if not self._is_second and is_definition(each):
             self.definitions.append(each)
 
-    def _see_plain(self, value_of: Callable[[Any], Any], each: Any) -> None:
-        self._values.append(value_of(each))
-
-    def _see_cached(self, each: Any) -> None:
-        self._objects.append(each)
-        self._see_all([each.__wrapped__, *vars(each).values()])
-
-    def _see_container(self, base: Any, each: Any) -> None:
-        length = base.__len__(each)
-        self._values.append(length)
-        self._see_all(_items_of(each, base, length))
-
-    def _see_attributes(self, kind: type, base: type) -> _Way:
-        """Return how to see the attributes of an object of this kind, whose state as a *base* is seen apart."""
-        objects = self._objects
-        if is_definition(kind):
-            self.definitions.append(kind)
-        if kind is object:
-            return objects.append  # a sentinel
-        layout = _layout_of(kind, base)
-        if layout is None:
-            return self._see_unknown
-        dicts, slots = layout
-        caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
-        if base is object and len(dicts) == 1 and not slots and not caches:
-            objects.append(kind)
-            self._getters[id(kind)] = dicts[0]
-
-        def way(each: Any) -> None:
-            objects.append(kind)
-            for get in dicts:
-                own = {name: part for name, part in get(each).items() if name not in caches}
-                self._see_all([*own.keys(), *own.values()])
-            parts = [slot.__get__(each) for slot in slots if _is_set(slot, each)]
-            if len(parts) < len(slots):
-                self._values.append(tuple(_is_set(slot, each) for slot in slots))
-            self._see_all(parts)
-
-        return way
-
-    def _see_unknown(self, each: Any) -> None:
-        self._objects.append(each)
+    def see_unknown(self, each: Any) -> None:
+        """See an object that may have a state of which Python does not know."""
+        self.objects.append(each)
         self.complete = False
 
-    def _see_array(self, thing: Any) -> None:
-        numpy: Any = sys.modules["numpy"]
-        array = numpy.ndarray.view(thing, numpy.ndarray)
-        described = array.dtype.str if array.dtype.names is None else str(array.dtype)
-        self._values += array.shape, array.strides, described, array.flags.writeable
-        sharing = _sharing_of(thing)
-        if sharing is None:
-            self.complete = False
-        if sharing is not False:
-            self._objects.append(thing)
-            return
-        self._nbytes += array.nbytes
-        is_one_of_many = self._nbytes > MOST_BYTES_OF_ALL
-        if (array.nbytes > MOST_BYTES or is_one_of_many) and array.ndim:
-            if array.dtype.itemsize * SAMPLE > MOST_BYTES:
-                self.complete = False
-                return
-            most = SAMPLE if is_one_of_many else min(ELEMENTS, MOST_BYTES // max(1, array.dtype.itemsize))
-            along = max(1, int(most ** (1 / array.ndim)))
-            array = array[tuple(slice(None, None, max(1, -(-length // along))) for length in array.shape)]
-        if array.dtype.hasobject:
-            if array.dtype.kind != "O":
-                self.complete = False
-                return
-            self._see_all(array.ravel().tolist()[:MOST_PARTS])
-        else:
-            self._values.append(array.tobytes())
 
-    def _see_all(self, parts: list[Any]) -> None:
-        """See *parts*, at once or later, but each object once."""
-        self.count += see(parts, self._pending, self._places, self._values)
+def _see_identity(contents: Contents, each: Any) -> None:
+    """For an object that is compared by its identity: `look` does it."""
+
+
+def _see_class_alone(contents: Contents, each: Any) -> None:
+    contents.objects.append(type(each))
+
+
+def _see_links(contents: Contents, each: Any) -> None:
+    contents.see_all([type(each), *_links(each)])
+
+
+def _see_attributes_alone(contents: Contents, each: Any) -> None:
+    """For an object which is nothing but its one dict: `look` does it."""
+
+
+def _see_method(contents: Contents, each: Any) -> None:
+    contents.see_all([each.__name__, each.__self__])
+
+
+def _see_module(contents: Contents, each: Any) -> None:
+    (contents.objects.append if is_imported(each) else contents.see_unknown)(each)
+
+
+def _see_bytearray(contents: Contents, each: Any) -> None:
+    contents.values += len(each), bytes(each[:MOST_BYTES])
+
+
+def _see_generator(contents: Contents, each: Any) -> None:
+    contents.values.append(pickle.dumps(state_of(each)))
+
+
+def _see_cached(contents: Contents, each: Any) -> None:
+    contents.objects.append(each)
+    contents.see_all([each.__wrapped__, *vars(each).values()])
+
+
+def _see_container(base: Any, contents: Contents, each: Any) -> None:
+    length = base.__len__(each)
+    contents.values.append(length)
+    contents.see_all(_items_of(each, base, length))
+
+
+def _see_array(contents: Contents, thing: Any) -> None:
+    numpy: Any = sys.modules["numpy"]
+    array = numpy.ndarray.view(thing, numpy.ndarray)
+    described = array.dtype.str if array.dtype.names is None else str(array.dtype)
+    contents.values += array.shape, array.strides, described, array.flags.writeable
+    sharing = _sharing_of(thing)
+    if sharing is None:
+        contents.complete = False
+    if sharing is not False:
+        contents.objects.append(thing)
+        return
+    contents.nbytes += array.nbytes
+    is_one_of_many = contents.nbytes > MOST_BYTES_OF_ALL
+    if (array.nbytes > MOST_BYTES or is_one_of_many) and array.ndim:
+        if array.dtype.itemsize * SAMPLE > MOST_BYTES:
+            contents.complete = False
+            return
+        most = SAMPLE if is_one_of_many else min(ELEMENTS, MOST_BYTES // max(1, array.dtype.itemsize))
+        along = max(1, int(most ** (1 / array.ndim)))
+        array = array[tuple(slice(None, None, max(1, -(-length // along))) for length in array.shape)]
+    if array.dtype.hasobject:
+        if array.dtype.kind != "O":
+            contents.complete = False
+            return
+        contents.see_all(array.ravel().tolist()[:MOST_PARTS])
+    else:
+        contents.values.append(array.tobytes())
+
+
+_ways: dict[int, tuple[weakref.ref[type], _Way]] = {}  # by the `id` of the class
+
+
+def _way_to_see(kind: type) -> _Way:
+    """Return how to see an object of this kind."""
+    known = _ways.get(id(kind))
+    if known is None or known[0]() is not kind:
+        if len(_ways) > MOST_PARTS:
+            _ways.clear()
+        known = _ways[id(kind)] = weakref.ref(kind), _find_way(kind)
+    return known[1]
+
+
+def _find_way(kind: type) -> _Way:
+    for base in _CONTAINERS:
+        if issubclass(kind, base):
+            way = partial(_see_container, base)
+            return way if kind is base else _both(way, _see_attributes(kind, base))
+    if kind is FunctionType or issubclass(kind, type):
+        return Contents.see_definition
+    if kind is lru_cache_wrapper:
+        return _see_cached
+    if kind in _LINKS or any(_is_known(base, _KNOWN_LINKS) for base in _bases_of(kind)):
+        return _see_links
+    if kind is weakref.ref:
+        return _see_class_alone
+    if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
+        return _see_method
+    if issubclass(kind, types.ModuleType):
+        return _see_module
+    if any(_is_known(base, _KNOWN_BASES) for base in _bases_of(kind)):
+        return _see_identity
+    if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
+        return _see_identity
+    if kind is bytearray:
+        return _see_bytearray
+    if (numpy := sys.modules.get("numpy")) is not None:
+        if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
+            return _see_identity
+        if issubclass(kind, numpy.ndarray):
+            has_no_more = kind is numpy.ndarray or kind is numpy.memmap
+            return _see_array if has_no_more else _both(_see_array, _see_attributes(kind, numpy.ndarray))
+    for plain, value_of in _PLAIN.items():
+        if issubclass(kind, plain):
+            return _both(partial(_see_plain, value_of), _see_attributes(kind, plain))
+    if is_generator(kind):
+        return _see_generator
+    return _see_identity if kind is object else _see_attributes(kind, object)  # an `object()` is a sentinel
+
+
+def _see_plain(value_of: Callable[[Any], Any], contents: Contents, each: Any) -> None:
+    contents.values.append(value_of(each))
 
 
 def _both(first: _Way, second: _Way) -> _Way:
-    def way(each: Any) -> None:
-        first(each)
-        second(each)
+    def way(contents: Contents, each: Any) -> None:
+        first(contents, each)
+        second(contents, each)
 
     return way
 
 
-_layouts: dict[tuple[int, int], tuple[weakref.ref[type], _Layout | None]] = {}  # by the `id`
-
-
-def _layout_of(kind: type, base: type) -> _Layout | None:
-    """Return what reads the state that an object has beside that of a *base*; None if it has other state."""
-    known = _layouts.get((id(kind), id(base)))
-    if known is None or known[0]() is not kind:
-        if len(_layouts) > MOST_PARTS:
-            _layouts.clear()
-        known = _layouts[id(kind), id(base)] = weakref.ref(kind), _read_layout(kind, base)
-    return known[1]
-
-
-def _read_layout(kind: type, base: type) -> _Layout | None:
-    dicts: list[Callable[[Any], dict[Any, Any]]] = []
-    slots: list[Any] = []
+def _see_attributes(kind: type, base: type) -> _Way:
+    """Return how to see the attributes of an object of this kind, whose state as a *base* is seen apart."""
+    dicts, slots = 0, []
     for its in _bases_of(kind):
         attributes = attributes_of(its)
         found = attributes.get("__dict__")
@@ -324,17 +367,37 @@ def _read_layout(kind: type, base: type) -> _Layout | None:
         if its is base:
             break
         room = len(own) + (found is not None) + ("__weakref__" in attributes)
-        if type(found) in (GetSetDescriptorType, MemberDescriptorType):
-            dicts.append(found.__get__)
+        dicts += type(found) in (GetSetDescriptorType, MemberDescriptorType)
         if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
-            return None
-    return dicts, slots
+            return Contents.see_unknown
+    caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
+    if base is object and dicts and not slots and not caches:
+        return _see_attributes_alone
+
+    def way(contents: Contents, each: Any) -> None:
+        contents.see_class(type(each))
+        if dicts:
+            own = {name: part for name, part in dict_of(each).items() if name not in caches}
+            contents.see_all([*own.keys(), *own.values()])
+        parts = [slot.__get__(each) for slot in slots if _is_set(slot, each)]
+        if len(parts) < len(slots):
+            contents.values.append(tuple(_is_set(slot, each) for slot in slots))
+        contents.see_all(parts)
+
+    return way
 
 
-def contents_of(thing: Any, keep: bool = False) -> Contents | None:
-    """Return the contents of *thing*; None if another thread changes it meanwhile, or a class of it refuses."""
+def _are_same(values: list[Any], before: list[Any]) -> bool:
+    return [*map(type, values)] == [*map(type, before)] and values == before
+
+
+def contents_of(thing: Any, keep: bool = False, before: Contents | None = None) -> Contents | None:
+    """
+    Return the contents of *thing*; None if another thread changes it meanwhile, or a class of it refuses, or they are
+    not those *before*.
+    """
     try:
-        return Contents(thing, keep)
+        return Contents(thing, keep, before)
     except Exception as error:
         if is_of_handler(error):
             raise

@@ -76,13 +76,25 @@ class _Noted(_Known):
 
     def __init__(self, thing: Any, contents: Contents) -> None:
         super().__init__(thing)
-        self._contents = contents
+        #: The functions and classes of the main module in it.
+        self.definitions = [weakref.ref(each) for each in contents.definitions]
+        self._contents: Contents | None = contents
         contents.freeze()
 
-    def look(self, thing: Any) -> Contents | None:
-        """Return the contents of *thing*; None if they are not seen to be those from before."""
+    def is_same(self, thing: Any) -> bool:
+        """Tell whether *thing* is the object, and never was seen with other contents than those from before."""
+        before = self._contents
+        if before is None or not self.may_be(thing):
+            return False
+        if contents_of(thing, before=before) is not None:
+            return True
         contents = contents_of(thing)
-        return contents if contents is not None and contents.are_same_as(self._contents) else None
+        if contents is None or not contents.are_same_as(before):
+            self._contents = None
+            return False
+        contents.freeze()
+        self._contents = contents  # with equal objects at other places, where the next look finds them
+        return True
 
 
 class Inheritance:
@@ -136,14 +148,12 @@ class Inheritance:
             raise NotInherited
         return Needs(self, definition)
 
-    def look(self, thing: Any) -> Contents:
-        """Return the contents of *thing*; raise `NotInherited` if the workers may have others, or none."""
+    def noted(self, thing: Any) -> _Noted:
+        """Return what was in *thing* at the fork; raise `NotInherited` if the workers may have other contents."""
         noted = self._noted.get(id(thing))
-        contents = noted.look(thing) if noted is not None and noted.may_be(thing) else None
-        if contents is None:
-            self._noted.pop(id(thing), None)
+        if noted is None or not noted.is_same(thing):
             raise NotInherited
-        return contents
+        return noted
 
     def look_at_global(self, name: str, value: Any) -> bool:
         """
@@ -164,38 +174,45 @@ class Needs:
     """What a definition needs, and the workers have."""
 
     def __init__(self, inheritance: Inheritance, definition: Any) -> None:
-        self._inheritance = inheritance
         self._main = main = vars(sys.modules["__main__"])
-        self._names: set[str] = set()
-        self._things: dict[int, Callable[[], Any]] = {}  # definitions, by the `id`
-        pending = [definition]
+        self._definitions: list[tuple[Callable[[], Any], _Noted]] = []
+        self._globals: dict[str, Any] = {}  # what was in them; the values of those that are not looked at
+        pending, seen = [definition], set()
         for each in pending:  # it grows
-            if id(each) in self._things:
+            if id(each) in seen:
                 continue
-            self._things[id(each)] = weakref.ref(each)
-            pending += inheritance.look(each).definitions
+            seen.add(id(each))
+            noted = inheritance.noted(each)
+            self._definitions.append((weakref.ref(each), noted))
+            pending += [found() for found in noted.definitions]
             if type(each) is FunctionType and each.__globals__ is main:
-                for name in names_of_globals(each.__code__) - self._names:
-                    self._names.add(name)
+                for name in names_of_globals(each.__code__) - self._globals.keys():
                     value = main.get(name, Absent)
                     if inheritance.look_at_global(name, value):
-                        pending += [value] if is_definition(value) else inheritance.look(value).definitions
+                        self._globals[name] = noted = inheritance.noted(value)
+                        pending += [value] if is_definition(value) else [found() for found in noted.definitions]
+                    else:
+                        self._globals[name] = _without_text(value)
             elif type(each) is FunctionType and not _has_steady_globals(each):
                 raise NotInherited
 
     def are_same(self) -> bool:
         """Tell whether the workers still have all of it."""
-        inheritance, looked_at = self._inheritance, set(self._things)
-        try:
-            for known in self._things.values():
-                inheritance.look(known())
-            for name in self._names:
-                value = self._main.get(name, Absent)
-                if inheritance.look_at_global(name, value) and id(value) not in looked_at:
-                    looked_at.add(id(value))
-                    inheritance.look(value)
-        except NotInherited:
-            return False
+        looked_at = set()
+        for known, noted in self._definitions:
+            looked_at.add(noted)
+            if not noted.is_same(known()):
+                return False
+        for name, before in self._globals.items():
+            value = self._main.get(name, Absent)
+            if value is before:
+                continue
+            if type(before) is _Noted:
+                if not (before.may_be(value) if before in looked_at else before.is_same(value)):
+                    return False
+                looked_at.add(before)
+            elif _is_looked_at(value) or not _is_same(_without_text(value), before):
+                return False
         return True
 
 

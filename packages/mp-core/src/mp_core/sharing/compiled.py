@@ -101,6 +101,7 @@ condition_notify: Any
 copied_bytes: Any
 copy_large: Any
 create_sync: Any
+dict_of: Any
 discard: Any
 discard_unread: Any
 find: Any

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["look", "see"]
+__all__ = ["dict_of", "look", "see"]
 
 _VALUES = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
 _CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 
 
-def look(
-    pending: list[Any],
-    begin: int,
-    places: dict[int, tuple[int]],
-    values: list[Any],
-    getters: dict[int, Any],
-    objects: int,
-    parts: int,
-) -> tuple[int, int]:
+_State = tuple[list[Any], dict[int, tuple[int]], list[Any], list[Any], dict[int, bool], Iterator[Any] | None, list[int]]
+
+
+def look(state: _State, begin: int, most_objects: int, most_parts: int) -> tuple[int, int]:
     """
-    Look at the objects in *pending* from *begin* on, and at those that this appends: at most up to the number
-    *objects*, and until so many *parts* were seen. Return the number of the first one that was not looked at, since it
-    is none of these or has more than *parts*; and how many parts were seen.
+    Look at the pending objects from *begin* on, and at those that this appends, up to these numbers. Return the number
+    of the first one that was not looked at, since it is no container, of none of the classes or has more than
+    *most_parts*; and how many parts were seen.
     """
+    pending, _places, values, objects, classes = state[:5]
     count = 0
-    while begin < min(objects, len(pending)) and count <= parts:
+    while begin < min(most_objects, len(pending)) and count <= most_parts:
         each = pending[begin]
         kind = type(each)
-        if any(kind is container for container in _CONTAINERS) and len(each) <= parts:
+        if any(kind is container for container in _CONTAINERS) and len(each) <= most_parts:
             values += kind, len(each)
-            count += see([*each, *each.values()] if kind is dict else [*each], pending, places, values)
-        elif id(kind) in getters:
-            own = getters[id(kind)](each)
+            count += see(state, [*each, *each.values()] if kind is dict else [*each])
+        elif (has_dict := classes.get(id(kind))) is False:
+            objects.append(each)
+        elif has_dict:
+            own = dict_of(each)
             values += id(kind), tuple(own)
-            count += see([*own.values()], pending, places, values)
+            count += see(state, [*own.values()])
         else:
             break
         begin += 1
     return begin, count
 
 
-def see(parts: list[Any], pending: list[Any], places: dict[int, tuple[int]], values: list[Any]) -> int:
+def see(state: _State, parts: list[Any]) -> int:
     """See the objects in the list *parts*; return how many these are."""
+    pending, places, values, _objects, _classes, rest, _ids = state
+    if rest is not None:
+        raise LookupError("to compare would save no time here")
     for part in parts:
         if type(part) in _VALUES:
             values.append(part)
@@ -52,3 +54,9 @@ def see(parts: list[Any], pending: list[Any], places: dict[int, tuple[int]], val
             pending.append(part)
         values.append(places[id(part)])
     return len(parts)
+
+
+def dict_of(thing: Any) -> dict[Any, Any]:
+    """Return the dict of the attributes of an object, whatever its class says of `__dict__`."""
+    own: dict[Any, Any] = object.__getattribute__(thing, "__dict__")
+    return own
