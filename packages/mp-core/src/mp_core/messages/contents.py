@@ -60,8 +60,6 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     bytes: bytes.__bytes__,
 }
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
-# In a second look; another one is only told which functions and classes these are.
-_SEEN_BY_IDENTITY = {id(kind): False for kind in (types.CodeType, FunctionType, type)}
 # What is made of references alone.
 _LINKS = frozenset({partial, MethodType, CellType, property, staticmethod, classmethod, types.MappingProxyType})
 _NEVER_CHANGE: tuple[type, ...] = (
@@ -69,6 +67,9 @@ _NEVER_CHANGE: tuple[type, ...] = (
     *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
     *(MemberDescriptorType, GetSetDescriptorType, types.GenericAlias, types.UnionType),
 )
+# By the `id`: the hash of a class may be the program's. The first look tells which functions and classes these are.
+_AT_FIRST_LOOK = {id(kind): False for kind in _NEVER_CHANGE if kind is not type}
+_AT_SECOND_LOOK = _AT_FIRST_LOOK | {id(type): False, id(FunctionType): False}
 # By their modules and names: these are imported late or by nobody. An empty name stands for all of a module.
 _KNOWN_NEVER_CHANGE = frozenset(
     {
@@ -146,10 +147,9 @@ class Contents:
         self._is_second = before is not None
         pending: list[Any] = []
         rest: Iterator[Any] | None = None
-        # By the `id`: the hash of a class may be the program's.
-        classes = {id(types.CodeType): False}
+        classes = _AT_FIRST_LOOK.copy()
         if before is not None:
-            rest, self._ids, classes = iter(before.values), before._ids, {**_SEEN_BY_IDENTITY}
+            rest, self._ids, classes = iter(before.values), before._ids, _AT_SECOND_LOOK.copy()
         self._state = state = (pending, self._places, self.values, self.objects, classes, rest, self._ids)
         self._is_definition: bool = is_definition(thing) if before is None else before._is_definition
         if self._is_definition:
