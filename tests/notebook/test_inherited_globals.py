@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import array
+import contextvars
 import gc
+import io
 import itertools
 import math
 import random
+import threading
 import weakref
 from collections.abc import Callable
 from datetime import date
@@ -92,6 +95,108 @@ print("done")
 
 def test_a_forked_worker_uses_its_own_large_globals() -> None:
     assert succeeded(run_python("-", stdin=OWN)) == "done\n"
+
+
+LIBRARIES = {
+    "frames": """
+import pandas as pd
+
+frame = pd.DataFrame(
+    {
+        "when": pd.date_range("2020", periods=1000),
+        "there": pd.date_range("2020", periods=1000, tz="UTC"),
+        "kind": pd.Categorical(["a", "b"] * 500),
+        "text": pd.array(["x", None] * 500, "string"),
+        "number": pd.array([1, None] * 500, "Int64"),
+        "took": pd.to_timedelta(range(1000), unit="s"),
+        "month": pd.period_range("2020", periods=1000, freq="M"),
+    }
+)
+column = pd.Series(range(1000), index=frame["when"])
+
+
+def read():
+    return str(frame.iloc[-1].tolist()), int(column.iloc[-1])
+
+
+def use():
+    frame["when"].dt.year, frame.describe(), frame.groupby("kind", observed=True).size(), frame[frame.number == 1]
+    repr(frame), frame.loc[3:5], frame.to_dict(), frame.isna(), [*frame.itertuples()], column.sum(), column.unique()
+
+
+def change():
+    frame.loc[999, "kind"] = "a"
+""",
+    "tensors": """
+import torch
+
+torch.set_num_threads(1)
+network = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.BatchNorm1d(200)).eval()
+offset = torch.ones(200, dtype=torch.bfloat16)
+
+
+def read():
+    with torch.no_grad():
+        return (network(torch.ones(1, 300)) + offset).sum().item()
+
+
+def use():
+    network(torch.zeros(3, 300)), network.state_dict(), offset.sum()
+
+
+def change():
+    offset[-1] = 5
+""",
+    "files and buffers": """
+import array
+import struct
+
+numbers = array.array("d", range(100000))
+words = open(__import__("os").devnull, "w")
+record = struct.Struct("i")
+
+
+def read():
+    return numbers[-1] + words.write("") + record.size
+
+
+def use():
+    words.write("a"), sum(numbers)
+
+
+def change():
+    numbers.append(7)
+""",
+}
+LIBRARY = """
+import mp_all as mp
+
+calls = []
+
+
+def worker_calls(number):
+    calls.append(number)
+    return read(), len(calls)
+
+
+pool = mp.get_context("fork").Pool(1)
+assert pool.map(worker_calls, range(3), chunksize=1)[-1] == (read(), 3)
+use()
+assert [pool.apply(worker_calls, (i,)) for i in range(2)] == [(read(), 4), (read(), 5)], "it travels"
+before = read()
+change()
+assert read() != before
+print(pool.apply(worker_calls, (0,)) == (read(), 1))
+pool.close()
+pool.join()
+"""
+
+
+@pytest.mark.parametrize("what", LIBRARIES)
+def test_what_a_library_does_when_its_object_is_used_is_no_change(what: str) -> None:
+    for module in {"frames": ["pandas"], "tensors": ["torch"]}.get(what, []):
+        pytest.importorskip(module, reason=f"needs {module}, which is not installed")
+    assert succeeded(run_python("-", stdin=LIBRARIES[what] + LIBRARY)) == "True\n"
 
 
 CHANGED = """
@@ -720,6 +825,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "an array of objects": (lambda: np.array([None, 1], object), lambda thing: thing.__setitem__(0, 2)),
     "a record": (lambda: np.zeros(3, "i4, f8"), lambda thing: thing.__setitem__(1, (1, 2.0))),
     "an attribute": (lambda: SimpleNamespace(name=1), set_attribute),
+    "an item of an array of numbers": (lambda: array.array("d", [1, 2]), lambda thing: thing.__setitem__(1, 3)),
     "a byte": (lambda: bytearray(b"abc"), lambda thing: thing.__setitem__(0, 0)),
     "a record of an array": (lambda: [np.zeros(3, "i4, f8")[0]], lambda thing: thing[0].__setitem__("f0", 5)),
     "the names of a record": (lambda: np.zeros(3, "i4, f8"), lambda thing: setattr(thing.dtype, "names", ("a", "b"))),
@@ -729,6 +835,15 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "a frame": (
         lambda: pytest.importorskip("pandas").DataFrame({"a": [1, 2]}),
         lambda thing: thing.__setitem__("a", [1, 3]),
+    ),
+    "a date in a frame": (
+        lambda: pytest.importorskip("pandas").Series(np.array(["2020", "2021"], "M8[ns]")).to_frame("a"),
+        lambda thing: thing.__setitem__("a", thing["a"].iloc[::-1].array),
+    ),
+    "a tensor": (lambda: pytest.importorskip("torch").zeros(3, 4), lambda thing: thing[2].add_(1)),
+    "a gradient": (
+        lambda: pytest.importorskip("torch").zeros(3, requires_grad=True),
+        lambda thing: thing.sum().backward(),
     ),
     "which of two objects": (lambda: [a := [], a, []], lambda thing: thing.__setitem__(1, thing[2])),
 }
@@ -760,6 +875,7 @@ def test_contents_tell_a_change(what: str, without_libshm: bool, monkeypatch: py
     "thing",
     [
         *(math.nan, [math.nan], np.array(5), np.zeros((0, 3)), np.ma.masked_array([1, 2], [0, 1]), {1: {2: [3]}}),
+        *(contextvars.ContextVar("a"), threading.local(), (each for each in [1])),
         *(object(), np.random.default_rng(1), random.Random(1), Path(), Fraction(1, 2), partial(max, 1), date.today()),
     ],
 )
@@ -799,7 +915,7 @@ def test_a_second_look_sees_what_a_first_one_does(thing: Any, data: st.DataObjec
         assert Contents(thing).are_same_as(before)
 
 
-@pytest.mark.parametrize("thing", [array.array("i", [1]), [itertools.count()], np.frombuffer(bytearray(8))])
+@pytest.mark.parametrize("thing", [io.BytesIO(), [itertools.count()], np.frombuffer(bytearray(8))])
 def test_a_look_tells_that_it_does_not_see_all(thing: Any) -> None:
     assert not Contents(thing).complete
 

@@ -70,32 +70,48 @@ _NEVER_CHANGE: tuple[type, ...] = (
 # By the `id`: the hash of a class may be the program's. The first look tells which functions and classes these are.
 _AT_FIRST_LOOK = {id(kind): False for kind in _NEVER_CHANGE if kind is not type}
 _AT_SECOND_LOOK = _AT_FIRST_LOOK | {id(type): False, id(FunctionType): False}
-# By their modules and names: these are imported late or by nobody. An empty name stands for all of a module.
-_KNOWN_NEVER_CHANGE = frozenset(
-    {
-        *(("_thread", "lock"), ("_thread", "RLock"), ("decimal", "Decimal"), ("re", "Pattern"), ("numpy", "ufunc")),
-        *(("logging", "Logger"), ("logging", "RootLogger")),
-        *(("operator", "itemgetter"), ("operator", "attrgetter"), ("operator", "methodcaller")),
-        *(
-            ("_abc", "_abc_data"),
-            ("collections", "_tuplegetter"),
-            ("_collections", "_tuplegetter"),
-            ("pyarrow.lib", ""),
-            ("typing", ""),
-        ),
-    }
-)
-_KNOWN_LINKS = frozenset({("pandas._libs.internals", "")})
+# By their modules and names, which are all of a module if there are none: these are imported late or by nobody.
+_KNOWN_NEVER_CHANGE = {
+    "_abc": "_abc_data",
+    "_collections": "_tuplegetter",
+    "_struct": "Struct",
+    "_thread": "lock RLock _local",
+    "collections": "_tuplegetter",
+    "decimal": "Decimal",
+    "logging": "Logger RootLogger",
+    "numpy": "ufunc",
+    "operator": "itemgetter attrgetter methodcaller",
+    "pandas._libs.sparse": "",
+    "pyarrow.lib": "",
+    "re": "Pattern",
+    "torch": "dtype device memory_format",
+    "typing": "",
+    # Of these, a worker has its own copy, or the same open file: they cannot travel.
+    "_contextvars": "ContextVar",
+    "_io": "TextIOWrapper BufferedReader BufferedWriter BufferedRandom FileIO",
+    "builtins": "generator",
+    "sqlite3": "Connection Cursor",
+}
+_BUFFERS = {"array": "array"}
+_TENSORS = {"torch": "Tensor", "torch.nn.parameter": "Parameter"}
 # Objects of classes that derive from these never change, or are everyone's.
-_KNOWN_BASES = frozenset(
-    {
-        ("pandas.core.indexes.base", "Index"),
-        *(
-            (f"multiprocessing.{module}", "")
-            for module in ("synchronize", "queues", "managers", "connection", "sharedctypes")
-        ),
-    }
-)
+_KNOWN_BASES = {
+    "multiprocessing.connection": "",
+    "multiprocessing.managers": "",
+    "multiprocessing.queues": "",
+    "multiprocessing.sharedctypes": "",
+    "multiprocessing.synchronize": "",
+    "pandas": "Index",  # its third version calls it so
+    "pandas._libs.tslibs.offsets": "BaseOffset",
+    "pandas.api.extensions": "ExtensionDtype",
+    "pandas.core.dtypes.base": "ExtensionDtype",
+    "pandas.core.indexes.base": "Index",
+}
+# What there is in objects of C classes of these modules, beside caches and who else refers to the same.
+_KNOWN_PARTS = {
+    "pandas._libs.arrays": ("_ndarray", "_dtype"),
+    "pandas._libs.internals": ("axes", "blocks", "values", "_mgr_locs", "indexer"),
+}
 # What Python and libraries put there when a class or an object is used.
 _MADE_LATER = frozenset({"__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__"})
 _CACHES = {"pandas": frozenset({"_cache", "_item_cache"})}
@@ -246,8 +262,11 @@ def _see_module(contents: Contents, each: Any) -> None:
     (contents.objects.append if is_imported(each) else contents.see_unknown)(each)
 
 
-def _see_bytearray(contents: Contents, each: Any) -> None:
-    contents.values += len(each), bytes(each[:MOST_BYTES])
+def _see_buffer(contents: Contents, each: Any) -> None:
+    """For a bytearray, or an array of the standard library."""
+    length, size = len(each), getattr(each, "itemsize", 1)
+    step = 1 if length * size <= MOST_BYTES else -(-length // ELEMENTS)
+    contents.values += length, getattr(each, "typecode", "B"), bytes(each[::step])
 
 
 def _see_generator(contents: Contents, each: Any) -> None:
@@ -276,6 +295,25 @@ def _see_array(contents: Contents, thing: Any) -> None:
     if sharing is not False:
         contents.objects.append(thing)
         return
+    _see_elements(contents, array)
+
+
+def _see_tensor(contents: Contents, each: Any) -> None:
+    torch: Any = sys.modules["torch"]
+    if each.layout is not torch.strided or each.device.type != "cpu" or each.grad_fn is not None:
+        contents.see_unknown(each)
+        return
+    contents.values += tuple(each.shape), each.stride(), each.requires_grad
+    contents.see_all([each.dtype, each.grad, dict_of(each)])
+    if each.is_shared():
+        contents.objects.append(each)
+    else:
+        raw = each.detach()
+        _see_elements(contents, (raw.view(torch.int16) if raw.dtype is torch.bfloat16 else raw).numpy())
+
+
+def _see_elements(contents: Contents, array: Any) -> None:
+    """See the elements of an array which nobody shares."""
     contents.nbytes += array.nbytes
     is_one_of_many = contents.nbytes > MOST_BYTES_OF_ALL
     if (array.nbytes > MOST_BYTES or is_one_of_many) and array.ndim:
@@ -316,8 +354,10 @@ def _find_way(kind: type) -> _Way:
         return Contents.see_definition
     if kind is lru_cache_wrapper:
         return _see_cached
-    if kind in _LINKS or any(_is_known(base, _KNOWN_LINKS) for base in _bases_of(kind)):
+    if kind in _LINKS:
         return _see_links
+    if any(_names_of_parts(base) for base in _bases_of(kind)):
+        return _see_parts(kind)
     if kind is weakref.ref:
         return _see_class_alone
     if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
@@ -328,8 +368,10 @@ def _find_way(kind: type) -> _Way:
         return _see_identity
     if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
         return _see_identity
-    if kind is bytearray:
-        return _see_bytearray
+    if _is_known(kind, _TENSORS):
+        return _see_tensor
+    if kind is bytearray or _is_known(kind, _BUFFERS):
+        return _see_buffer
     if (numpy := sys.modules.get("numpy")) is not None:
         if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
             return _see_identity
@@ -342,6 +384,23 @@ def _find_way(kind: type) -> _Way:
     if is_generator(kind):
         return _see_generator
     return _see_identity if kind is object else _see_attributes(kind, object)  # an `object()` is a sentinel
+
+
+def _see_parts(kind: type) -> _Way:
+    """Return how to see the known parts of an object of this kind, and its other attributes."""
+    known = [base for base in _bases_of(kind) if _names_of_parts(base)]
+    names = [(attributes_of(base), name) for base in known for name in _names_of_parts(base)]
+    readers = [attributes[name].__get__ for attributes, name in names if name in attributes]
+
+    def way(contents: Contents, each: Any) -> None:
+        contents.see_all([type(each), *(read(each) for read in readers)])
+
+    return way if kind in known else _both(way, _see_attributes(kind, known[0]))
+
+
+def _names_of_parts(kind: type) -> tuple[str, ...]:
+    module = module_of(kind)
+    return _KNOWN_PARTS.get(module, ()) if type(module) is str else ()
 
 
 def _see_plain(value_of: Callable[[Any], Any], contents: Contents, each: Any) -> None:
@@ -414,9 +473,10 @@ def without_long_texts(values: list[Any]) -> list[Any]:
     ]
 
 
-def _is_known(kind: type, known: frozenset[tuple[str, str]]) -> bool:
+def _is_known(kind: type, known: dict[str, str]) -> bool:
     module = module_of(kind)
-    return type(module) is str and ((module, _name_of(kind)) in known or (module, "") in known)
+    names = known.get(module) if type(module) is str else None
+    return names == "" or (names is not None and _name_of(kind) in names.split())
 
 
 def is_definition(thing: Any) -> bool:
