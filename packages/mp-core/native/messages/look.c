@@ -258,20 +258,21 @@ PyObject *mp_py_see(PyObject *module, PyObject *args)
     return PyLong_FromSsize_t(look.count);
 }
 
-/* look(state, begin, most_objects, most_parts) -> end, count
+/* look(state, begin, count, most_objects, most_parts) -> end, count
  *
  * Look at the pending objects from *begin* on, and at those that this appends, up to these numbers.
  * Return the number of the first one that was not looked at, since it is no container, of none of the
- * classes or has more than *most_parts*; and how many parts were seen. */
+ * classes or has more than *most_parts*; and the *count* of parts that were seen. */
 PyObject *mp_py_look(PyObject *module, PyObject *args)
 {
     struct look look;
     PyObject *state;
-    Py_ssize_t begin, most_objects, most;
-    if (!PyArg_ParseTuple(args, "O!nnn:look", &PyTuple_Type, &state, &begin, &most_objects,
+    Py_ssize_t begin, count, most_objects, most;
+    if (!PyArg_ParseTuple(args, "O!nnnn:look", &PyTuple_Type, &state, &begin, &count, &most_objects,
                           &most) ||
         begin_look(&look, state) < 0)
         return NULL;
+    look.count = count;
     if (begin < 0)
         return PyErr_Format(PyExc_ValueError, "begin is %zd, and must not be negative", begin);
     for (; begin < most_objects && begin < PyList_Size(look.pending) && look.count <= most;

@@ -176,8 +176,7 @@ class Contents:
         most, objects = (4 * MOST_PARTS, MOST_PARTS) if keep else (MOST_PARTS, MOST_OBJECTS)
         begin = 0
         while self.complete or keep:
-            begin, count = look(state, begin, objects, most - self.count)
-            self.count += count
+            begin, self.count = look(state, begin, self.count, objects, most)
             if self.count > most or begin == len(pending) or begin == objects:
                 break
             each = pending[begin]
@@ -194,7 +193,7 @@ class Contents:
         if before is not None and rest is not None:
             if self.values:
                 self.see_all([])
-            if next(rest, self) is not self or not before.are_objects(self.objects):
+            if not self.complete or next(rest, self) is not self or not before.are_objects(self.objects):
                 raise LookupError("not as before")
         del self._state
 

@@ -14,14 +14,13 @@ _CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 _State = tuple[list[Any], dict[int, tuple[int]], list[Any], list[Any], dict[int, bool], Iterator[Any] | None, list[int]]
 
 
-def look(state: _State, begin: int, most_objects: int, most_parts: int) -> tuple[int, int]:
+def look(state: _State, begin: int, count: int, most_objects: int, most_parts: int) -> tuple[int, int]:
     """
     Look at the pending objects from *begin* on, and at those that this appends, up to these numbers. Return the number
     of the first one that was not looked at, since it is no container, of none of the classes or has more than
-    *most_parts*; and how many parts were seen.
+    *most_parts*; and the *count* of parts that were seen.
     """
     pending, _places, values, objects, classes = state[:5]
-    count = 0
     while begin < min(most_objects, len(pending)) and count <= most_parts:
         each = pending[begin]
         kind = type(each)
