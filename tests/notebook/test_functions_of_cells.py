@@ -140,7 +140,7 @@ for make in (lambda: fork.Pool(2), lambda: mp.ProcessPoolExecutor(1, mp_context=
     assert succeeded(run_python("-", stdin=program)) == "True [13]\n" * 2
 
 
-def test_a_worker_keeps_what_its_initializer_has_made_in_the_place_of_what_cannot_be_pickled() -> None:
+def test_a_worker_keeps_what_its_initializer_has_made_in_the_place_of_what_cannot_be_pickled(start_method: str) -> None:
     program = f"""{WHAT_CANNOT_BE_PICKLED}
 def make_own():
     global LOCK
@@ -152,11 +152,41 @@ def kind(i):
         return type(LOCK).__name__
 
 
-for method in ("fork", "spawn"):
-    with mp.get_context(method).Pool(1, make_own) as pool:
-        print([pool.apply(kind, (0,)) for _ in range(3)] == ["RLock"] * 3, pool.map(kind, [0]))
+with mp.get_context({start_method!r}).Pool(1, make_own) as pool:
+    print([pool.apply(kind, (0,)) for _ in range(3)] == ["RLock"] * 3, pool.map(kind, [0]))
 """
-    assert succeeded(run_python("-", stdin=program)) == "True ['RLock']\n" * 2
+    assert succeeded(run_python("-", stdin=program)) == "True ['RLock']\n"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_an_error_names_the_global_that_a_new_process_has_not_and_that_cannot_be_pickled(method: str) -> None:
+    program = f"""{WHAT_CANNOT_BE_PICKLED}
+context = mp.get_context({method!r})
+
+
+def read():
+    print(LOCK)
+
+
+def tried(call, *args, **keywords):
+    try:
+        return call(*args, **keywords)
+    except Exception as error:
+        print(type(error).__name__, [name for name in ("LOCK", "ROWS") if name in str([error, *error.__notes__])])
+
+
+with context.Pool(1) as pool:
+    tried(pool.apply, lock, (1,))
+    tried(pool.apply_async(follow, (1,)).get)
+    print(pool.apply(len, ("ab",)))
+tried(context.Process(target=lock, args=(1,)).start)
+tried(context.Pool, 1, read)
+with context.Pool(1, print, ("begun",)) as pool:
+    tried(pool.apply, lock, (1,))
+"""
+    at_once, later = "TypeError ['{}']\n", "UnpicklingError ['LOCK']\n"
+    expected = at_once.format("LOCK") + at_once.format("ROWS") + "2\n" + at_once.format("LOCK") * 2 + "begun\n" + later
+    assert succeeded(run_python("-", stdin=program)) == expected
 
 
 def test_what_is_sent_beside_what_cannot_be_pickled_leaves_no_descriptor_and_no_memory() -> None:

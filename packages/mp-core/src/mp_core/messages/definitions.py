@@ -29,9 +29,10 @@ Note [What cannot be pickled]
 -----------------------------
 A function may use a lock, an open file or a connection of the main module. A child that was forked has it, and
 multiprocessing, which sends the function by its name there, lets it use that. So what the main module has gets an
-identity before each fork as well, and a message whose definitions cannot be pickled is pickled again: it names what
+identity before each fork and initializer, and a message whose definitions cannot be pickled is pickled again: it names what
 cannot be pickled and has an identity. A receiver with another one, or that was not forked, has the error, unless it has
-set that global itself. What has no weak references, as a list, has no identity: it could be another by now.
+set that global itself, as an initializer does. What has no weak references, as a list, has no identity: it could be
+another by now.
 
     LOCK = Lock()          identity 1
     Pool(2) --fork-->      the workers know 1 as their own LOCK
@@ -157,7 +158,7 @@ class Pickler(ForkingPickler):
             except Exception as error:
                 if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and _is_definition(thing)):
                     raise
-                if _identity_of(thing) is None:
+                if _identity_of(thing) is None or get_spawning_popen() is not None:  # a new process inherits nothing
                     raise _UnknownError(repr(name)) from error
                 tried[id(thing)] = True, thing
         refused: bool = tried[id(thing)][0]
@@ -271,8 +272,7 @@ def pickled_or_inherited(
     except _RefusedError:
         first = None
     except Exception as error:
-        # A new process has inherited nothing.
-        if is_of_handler(error) or get_spawning_popen() is not None or not _by_identity:
+        if is_of_handler(error):
             raise
         first = error
     try:

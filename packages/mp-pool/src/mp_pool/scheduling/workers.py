@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 from resource import RUSAGE_CHILDREN, getrusage  # now: a program may lose the right to import it
 
-from mp_core.children.main_module import is_missing_guard, missing_guard, receivers_may_differ
+from mp_core.children.main_module import is_missing_guard, missing_guard, receivers_may_differ, sends_definitions
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.oom_kills import oom_kills, own_kills_between
@@ -60,6 +60,10 @@ class Workers:
         if settings.initializer is not None and not settings.forked:
             # With the arguments of each worker, large arrays would be copied for each.
             initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)
+            if sends_definitions():  # the workers may have what it sets, and what cannot be pickled
+                from mp_core.messages.definitions import identify
+
+                identify()
         if initializer is not None:
             settings = settings.without_initializer()
         self.reason: BaseException | None = None  # the error that has ended the pool
