@@ -4,6 +4,7 @@ Nothing here imports torch. When torch registers its reducers (at its import, be
 puts a reducer in front of torch's for `Tensor` and `Parameter`. A tensor on the CPU that lies in a Block, because it
 was made by ``torch.from_numpy(shared_array)`` or received as such, is sent as that Block: no copy, and the same memory
 on all sides. torch would first copy it into a file of its own. torch handles all other tensors, and raises its errors.
+What forked workers have of a notebook's tensors is told by a look at them, see `mp_core.messages.inherited_globals`.
 
 Both have one sharing strategy: setting ours sets torch's, once torch is imported.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_core.memory.block import Block, block_at
+from mp_core.messages import contents
 from mp_core.sharing import strategy
 from mp_core.sharing.backend import by_value
 from mp_core.system import packages, reducers
@@ -24,6 +26,10 @@ def init_reductions() -> None:
     """Send tensors over a Block as that Block, in this process and in children started from now on."""
     packages.register(__name__, "torch")
     reducers.when_registered("torch", _stand_before)
+    for module, name in (("torch", "Tensor"), ("torch.nn.parameter", "Parameter")):
+        contents.register(module, name, _see)
+    for name in ("dtype", "device", "memory_format", "layout"):
+        contents.register("torch", name, contents.see_identity)
 
 
 def _stand_before(kind: type, theirs: reducers.Reducer) -> reducers.Reducer:
@@ -38,6 +44,21 @@ def _stand_before(kind: type, theirs: reducers.Reducer) -> reducers.Reducer:
     reduce._stands_before = True  # type: ignore[attr-defined]
     reduce.finds_default = True  # type: ignore[attr-defined]
     return reduce
+
+
+def _see(seen: contents.Contents, tensor: Any) -> None:
+    """Look at a tensor that is a notebook's global."""
+    torch: Any = sys.modules["torch"]
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.grad_fn is not None:
+        seen.see_unknown(tensor)
+        return
+    seen.values += tuple(tensor.shape), tensor.stride(), tensor.requires_grad
+    seen.see_all([tensor.dtype, tensor.grad, vars(tensor)])
+    if tensor.is_shared() or block_at(tensor.data_ptr()) is not None:
+        seen.objects.append(tensor)
+    else:
+        raw = tensor.detach()
+        seen.see_elements((raw.view(torch.int16) if raw.dtype is torch.bfloat16 else raw).numpy())
 
 
 def _present(theirs: reducers.Reducer) -> reducers.Reducer:

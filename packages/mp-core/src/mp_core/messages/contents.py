@@ -84,7 +84,6 @@ _KNOWN_NEVER_CHANGE = {
     "pandas._libs.sparse": "",
     "pyarrow.lib": "",
     "re": "Pattern",
-    "torch": "dtype device memory_format",
     "typing": "",
     # Of these, a worker has its own copy, or the same open file: they cannot travel.
     "_contextvars": "ContextVar",
@@ -93,7 +92,6 @@ _KNOWN_NEVER_CHANGE = {
     "sqlite3": "Connection Cursor",
 }
 _BUFFERS = {"array": "array"}
-_TENSORS = {"torch": "Tensor", "torch.nn.parameter": "Parameter"}
 # Objects of classes that derive from these never change, or are everyone's.
 _KNOWN_BASES = {
     "multiprocessing.connection": "",
@@ -184,7 +182,7 @@ class Contents:
             if way is _see_attributes_alone:
                 self.see_class(type(each))
                 classes[id(type(each))] = True
-            elif way is _see_identity:
+            elif way is see_identity:
                 classes[id(type(each))] = False
             else:
                 way(self, each)
@@ -236,8 +234,26 @@ class Contents:
         self.objects.append(each)
         self.complete = False
 
+    def see_elements(self, array: Any) -> None:
+        """See the elements of an array which nobody shares."""
+        self.nbytes += array.nbytes
+        is_one_of_many = self.nbytes > MOST_BYTES_OF_ALL
+        if (array.nbytes > MOST_BYTES or is_one_of_many) and array.ndim:
+            if array.dtype.itemsize * SAMPLE > MOST_BYTES:
+                self.complete = False
+                return
+            most = SAMPLE if is_one_of_many else min(ELEMENTS, MOST_BYTES // max(1, array.dtype.itemsize))
+            along = max(1, int(most ** (1 / array.ndim)))
+            array = array[tuple(slice(None, None, max(1, -(-length // along))) for length in array.shape)]
+        if not array.dtype.hasobject:
+            self.values.append(array.tobytes())
+        elif array.dtype.kind == "O":
+            self.see_all(array.ravel().tolist()[:MOST_PARTS])
+        else:
+            self.complete = False
 
-def _see_identity(contents: Contents, each: Any) -> None:
+
+def see_identity(contents: Contents, each: Any) -> None:
     """For an object that is compared by its identity: `look` does it."""
 
 
@@ -294,41 +310,19 @@ def _see_array(contents: Contents, thing: Any) -> None:
     if sharing is not False:
         contents.objects.append(thing)
         return
-    _see_elements(contents, array)
+    contents.see_elements(array)
 
 
-def _see_tensor(contents: Contents, each: Any) -> None:
-    torch: Any = sys.modules["torch"]
-    if each.layout is not torch.strided or each.device.type != "cpu" or each.grad_fn is not None:
-        contents.see_unknown(each)
-        return
-    contents.values += tuple(each.shape), each.stride(), each.requires_grad
-    contents.see_all([each.dtype, each.grad, dict_of(each)])
-    if each.is_shared():
-        contents.objects.append(each)
-    else:
-        raw = each.detach()
-        _see_elements(contents, (raw.view(torch.int16) if raw.dtype is torch.bfloat16 else raw).numpy())
+# By the modules and names of classes.
+_registered: dict[tuple[str, str], _Way] = {}
 
 
-def _see_elements(contents: Contents, array: Any) -> None:
-    """See the elements of an array which nobody shares."""
-    contents.nbytes += array.nbytes
-    is_one_of_many = contents.nbytes > MOST_BYTES_OF_ALL
-    if (array.nbytes > MOST_BYTES or is_one_of_many) and array.ndim:
-        if array.dtype.itemsize * SAMPLE > MOST_BYTES:
-            contents.complete = False
-            return
-        most = SAMPLE if is_one_of_many else min(ELEMENTS, MOST_BYTES // max(1, array.dtype.itemsize))
-        along = max(1, int(most ** (1 / array.ndim)))
-        array = array[tuple(slice(None, None, max(1, -(-length // along))) for length in array.shape)]
-    if array.dtype.hasobject:
-        if array.dtype.kind != "O":
-            contents.complete = False
-            return
-        contents.see_all(array.ravel().tolist()[:MOST_PARTS])
-    else:
-        contents.values.append(array.tobytes())
+def register(module: str, name: str, way: Callable[[Contents, Any], object]) -> None:
+    """
+    Let a look see the objects of a class, of this module and name, by *way*, which runs no code of the program.
+    """
+    _registered[module, name] = way
+    _ways.clear()
 
 
 _ways: dict[int, tuple[weakref.ref[type], _Way]] = {}  # by the `id` of the class
@@ -364,16 +358,16 @@ def _find_way(kind: type) -> _Way:
     if issubclass(kind, types.ModuleType):
         return _see_module
     if any(_is_known(base, _KNOWN_BASES) for base in _bases_of(kind)):
-        return _see_identity
+        return see_identity
     if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
-        return _see_identity
-    if _is_known(kind, _TENSORS):
-        return _see_tensor
+        return see_identity
+    if type(module_of(kind)) is str and (registered := _registered.get((module_of(kind), _name_of(kind)))):
+        return registered
     if kind is bytearray or _is_known(kind, _BUFFERS):
         return _see_buffer
     if (numpy := sys.modules.get("numpy")) is not None:
         if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
-            return _see_identity
+            return see_identity
         if issubclass(kind, numpy.ndarray):
             has_no_more = kind is numpy.ndarray or kind is numpy.memmap
             return _see_array if has_no_more else _both(_see_array, _see_attributes(kind, numpy.ndarray))
@@ -382,7 +376,7 @@ def _find_way(kind: type) -> _Way:
             return _both(partial(_see_plain, value_of), _see_attributes(kind, plain))
     if is_generator(kind):
         return _see_generator
-    return _see_identity if kind is object else _see_attributes(kind, object)  # an `object()` is a sentinel
+    return see_identity if kind is object else _see_attributes(kind, object)  # an `object()` is a sentinel
 
 
 def _see_parts(kind: type) -> _Way:

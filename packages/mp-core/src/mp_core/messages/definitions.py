@@ -29,10 +29,10 @@ Note [What cannot be pickled]
 -----------------------------
 A function may use a lock, an open file or a connection of the main module. A child that was forked has it, and
 multiprocessing, which sends the function by its name there, lets it use that. So what the main module has gets an
-identity before each fork and initializer, and a message whose definitions cannot be pickled is pickled again: it names what
-cannot be pickled and has an identity. A receiver with another one, or that was not forked, has the error, unless it has
-set that global itself, as an initializer does. What has no weak references, as a list, has no identity: it could be
-another by now.
+identity before each fork, and before a pool that has an initializer. A message whose definitions cannot be pickled is
+pickled again: it names what cannot be pickled and has an identity. A receiver with another one, or that was not forked,
+has the error, unless it has set that global itself, as an initializer does. What has no weak references, as a list, has
+no identity: it could be another by now.
 
     LOCK = Lock()          identity 1
     Pool(2) --fork-->      the workers know 1 as their own LOCK
