@@ -49,9 +49,11 @@ def _stand_before(kind: type, theirs: reducers.Reducer) -> reducers.Reducer:
 def _see(seen: contents.Contents, tensor: Any) -> None:
     """Look at a tensor that is a notebook's global."""
     torch: Any = sys.modules["torch"]
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.grad_fn is not None:
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()  # they run the program's code
+    if modes or tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.grad_fn is not None:
         seen.see_unknown(tensor)
         return
+    seen.see_class(type(tensor))
     seen.values += tuple(tensor.shape), tensor.stride(), tensor.requires_grad
     seen.see_all([tensor.dtype, tensor.grad, vars(tensor)])
     if tensor.is_shared() or block_at(tensor.data_ptr()) is not None:

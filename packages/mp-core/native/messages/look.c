@@ -22,11 +22,10 @@ struct look {
     PyObject *places;  /* dict: where an object is in `pending`, by its address */
     PyObject *values;  /* list: what was seen */
     PyObject *objects; /* list: what is compared by its identity */
-    PyObject
-        *classes; /* dict, by their ids: whether objects are nothing but a dict, or in `objects` */
-    PyObject *rest;   /* iterator: of the values before, those that are still to come; or NULL */
-    PyObject *ids;    /* list: of the objects in `pending` before */
-    Py_ssize_t count; /* of the parts that were seen */
+    PyObject *classes; /* dict, by the ids: whether the objects are a dict alone; or in `objects` */
+    PyObject *rest;    /* iterator: of the values before, those that are still to come; or NULL */
+    PyObject *ids;     /* list: of the objects in `pending` before */
+    Py_ssize_t count;  /* of the parts that were seen */
 };
 
 static int fail_of_difference(void)
@@ -36,18 +35,18 @@ static int fail_of_difference(void)
     return -1;
 }
 
-/* Tell whether a value is that from *before*; of a long text, that is its length and its hash. */
+/* Tell whether a value is that from *before*; of a long text, that is its type, length and hash. */
 static int is_same(PyObject *value, PyObject *before)
 {
     if (value == before)
         return 1;
     if (Py_TYPE(value) == Py_TYPE(before))
         return PyObject_RichCompareBool(value, before, Py_EQ);
-    if (!PyTuple_CheckExact(before) || PyTuple_Size(before) != 2 ||
-        !(PyUnicode_CheckExact(value) || PyBytes_CheckExact(value)) ||
-        PyLong_AsSsize_t(PyTuple_GetItem(before, 0)) != PyObject_Size(value))
+    if (!PyTuple_CheckExact(before) || PyTuple_Size(before) != 3 ||
+        PyTuple_GetItem(before, 0) != (PyObject *)Py_TYPE(value) ||
+        PyLong_AsSsize_t(PyTuple_GetItem(before, 1)) != PyObject_Size(value))
         return PyErr_Occurred() ? -1 : 0;
-    Py_ssize_t hash = PyLong_AsSsize_t(PyTuple_GetItem(before, 1));
+    Py_ssize_t hash = PyLong_AsSsize_t(PyTuple_GetItem(before, 2));
     return PyErr_Occurred() ? -1 : hash == PyObject_Hash(value);
 }
 

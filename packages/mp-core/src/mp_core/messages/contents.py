@@ -85,26 +85,26 @@ _KNOWN_NEVER_CHANGE = {
     "pyarrow.lib": "",
     "re": "Pattern",
     "typing": "",
-    # Of these, a worker has its own copy, or the same open file: they cannot travel.
+    # A worker has its own copy of these, or the same open file. What travels at all would be the same.
     "_contextvars": "ContextVar",
     "_io": "TextIOWrapper BufferedReader BufferedWriter BufferedRandom FileIO",
     "builtins": "generator",
     "sqlite3": "Connection Cursor",
 }
 _BUFFERS = {"array": "array"}
-# Objects of classes that derive from these never change, or are everyone's.
+# Objects of their libraries' own classes that derive from these, or of ours, never change or are everyone's.
 _KNOWN_BASES = {
     "multiprocessing.connection": "",
     "multiprocessing.managers": "",
     "multiprocessing.queues": "",
     "multiprocessing.sharedctypes": "",
     "multiprocessing.synchronize": "",
-    "pandas": "Index",  # its third version calls it so
     "pandas._libs.tslibs.offsets": "BaseOffset",
     "pandas.api.extensions": "ExtensionDtype",
     "pandas.core.dtypes.base": "ExtensionDtype",
-    "pandas.core.indexes.base": "Index",
 }
+# Of these, only the names change. (The third version of pandas calls it by its public name.)
+_LABELS = {"pandas": "Index", "pandas.core.indexes.base": "Index"}
 # What there is in objects of C classes of these modules, beside caches and who else refers to the same.
 _KNOWN_PARTS = {
     "pandas._libs.arrays": ("_ndarray", "_dtype"),
@@ -112,7 +112,7 @@ _KNOWN_PARTS = {
 }
 # What Python and libraries put there when a class or an object is used.
 _MADE_LATER = frozenset({"__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__"})
-_CACHES = {"pandas": frozenset({"_cache", "_item_cache"})}
+_CACHES = {"pandas": frozenset({"_cache", "_item_cache", "cat", "dt", "list", "plot", "sparse", "str", "struct"})}
 
 # By what Python says of a class, whatever its metaclass says.
 module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
@@ -136,7 +136,6 @@ class Contents:
         "_ids",
         "_is_definition",
         "_is_second",
-        "_places",
         "_state",
         "complete",
         "count",
@@ -156,7 +155,7 @@ class Contents:
         self.nbytes = 0
         self.values: list[Any] = []
         self.objects: list[Any] = []  # compared by identity
-        self._places: dict[int, tuple[int]] = {}  # by the `id` of what is at them
+        places: dict[int, tuple[int]] = {}  # by the `id` of what is at them
         self._ids: list[int] = []
         self._is_second = before is not None
         pending: list[Any] = []
@@ -164,7 +163,7 @@ class Contents:
         classes = _AT_FIRST_LOOK.copy()
         if before is not None:
             rest, self._ids, classes = iter(before.values), before._ids, _AT_SECOND_LOOK.copy()
-        self._state = state = (pending, self._places, self.values, self.objects, classes, rest, self._ids)
+        self._state = state = (pending, places, self.values, self.objects, classes, rest, self._ids)
         self._is_definition: bool = is_definition(thing) if before is None else before._is_definition
         if self._is_definition:
             self.objects.append(thing)
@@ -188,7 +187,9 @@ class Contents:
                 way(self, each)
                 begin += 1
         self.objects += pending if keep else ()
-        if before is not None and rest is not None:
+        if rest is None or before is None:
+            self._ids = [*places]
+        else:
             if self.values:
                 self.see_all([])
             if not self.complete or next(rest, self) is not self or not before.are_objects(self.objects):
@@ -200,7 +201,6 @@ class Contents:
         self.definitions.clear()
         self.values = without_long_texts(self.values)
         self.objects = [weakref.ref(each) if has_weak_references(each) else each for each in self.objects]
-        self._ids = [*self._places]
 
     def are_same_as(self, before: Contents) -> bool:
         """Tell whether these are the contents that were seen before."""
@@ -269,6 +269,13 @@ def _see_attributes_alone(contents: Contents, each: Any) -> None:
     """For an object which is nothing but its one dict: `look` does it."""
 
 
+def _see_labels(contents: Contents, each: Any) -> None:
+    """For an index of pandas."""
+    own = dict_of(each)
+    contents.objects.append(each)
+    contents.see_all([own.get("_name"), own.get("_names")])
+
+
 def _see_method(contents: Contents, each: Any) -> None:
     contents.see_all([each.__name__, each.__self__])
 
@@ -280,8 +287,10 @@ def _see_module(contents: Contents, each: Any) -> None:
 def _see_buffer(contents: Contents, each: Any) -> None:
     """For a bytearray, or an array of the standard library."""
     length, size = len(each), getattr(each, "itemsize", 1)
-    step = 1 if length * size <= MOST_BYTES else -(-length // ELEMENTS)
-    contents.values += length, getattr(each, "typecode", "B"), bytes(each[::step])
+    contents.nbytes += length * size
+    contents.values += type(each), length, getattr(each, "typecode", "B"), bytes(each[:: -(-length // ELEMENTS) or 1])
+    if contents.nbytes <= MOST_BYTES_OF_ALL:
+        contents.values.append(bytes(each[: MOST_BYTES // size]))
 
 
 def _see_generator(contents: Contents, each: Any) -> None:
@@ -295,7 +304,7 @@ def _see_cached(contents: Contents, each: Any) -> None:
 
 def _see_container(base: Any, contents: Contents, each: Any) -> None:
     length = base.__len__(each)
-    contents.values.append(length)
+    contents.values += base, length, deque.maxlen.__get__(each) if base is deque else None
     contents.see_all(_items_of(each, base, length))
 
 
@@ -357,7 +366,10 @@ def _find_way(kind: type) -> _Way:
         return _see_method
     if issubclass(kind, types.ModuleType):
         return _see_module
-    if any(_is_known(base, _KNOWN_BASES) for base in _bases_of(kind)):
+    if any(_is_known(base, _LABELS) for base in _bases_of(kind)):
+        return _see_labels
+    known = [base for base in _bases_of(kind) if _is_known(base, _KNOWN_BASES)]
+    if known and _library_of(kind) in (_library_of(known[0]), _library_of(Contents)):
         return see_identity
     if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
         return see_identity
@@ -391,6 +403,11 @@ def _see_parts(kind: type) -> _Way:
     return way if kind in known else _both(way, _see_attributes(kind, known[0]))
 
 
+def _library_of(kind: type) -> str:
+    module = module_of(kind)
+    return module.partition(".")[0] if type(module) is str else ""
+
+
 def _names_of_parts(kind: type) -> tuple[str, ...]:
     module = module_of(kind)
     return _KNOWN_PARTS.get(module, ()) if type(module) is str else ()
@@ -410,19 +427,18 @@ def _both(first: _Way, second: _Way) -> _Way:
 
 def _see_attributes(kind: type, base: type) -> _Way:
     """Return how to see the attributes of an object of this kind, whose state as a *base* is seen apart."""
-    dicts, slots = 0, []
+    dicts, slots = 0, len(_slots_of(kind, base))
     for its in _bases_of(kind):
         attributes = attributes_of(its)
         found = attributes.get("__dict__")
-        own = [slot for slot in attributes.values() if type(slot) is MemberDescriptorType and slot is not found]
-        slots += own
+        own = _slots_in(its)
         if its is base:
             break
         room = len(own) + (found is not None) + ("__weakref__" in attributes)
         dicts += type(found) in (GetSetDescriptorType, MemberDescriptorType)
         if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
             return Contents.see_unknown
-    caches = _CACHES.get(str(module_of(kind)).partition(".")[0], frozenset())
+    caches = _CACHES.get(_library_of(kind), frozenset())
     if base is object and dicts and not slots and not caches:
         return _see_attributes_alone
 
@@ -431,12 +447,25 @@ def _see_attributes(kind: type, base: type) -> _Way:
         if dicts:
             own = {name: part for name, part in dict_of(each).items() if name not in caches}
             contents.see_all([*own.keys(), *own.values()])
-        parts = [slot.__get__(each) for slot in slots if _is_set(slot, each)]
-        if len(parts) < len(slots):
-            contents.values.append(tuple(_is_set(slot, each) for slot in slots))
-        contents.see_all(parts)
+        if slots:
+            found = _slots_of(type(each), base)
+            are_set = tuple(_is_set(slot, each) for slot in found)
+            contents.values.append(are_set)
+            contents.see_all([slot.__get__(each) for slot, is_set in zip(found, are_set, strict=True) if is_set])
 
     return way
+
+
+def _slots_of(kind: type, base: type) -> list[Any]:
+    """Return the slots of the objects of a class. Nobody keeps them: each keeps its class alive."""
+    bases = _bases_of(kind)
+    return [slot for its in bases[: bases.index(base) + 1] for slot in _slots_in(its)]
+
+
+def _slots_in(kind: type) -> list[Any]:
+    attributes = attributes_of(kind)
+    found = attributes.get("__dict__")
+    return [slot for slot in attributes.values() if type(slot) is MemberDescriptorType and slot is not found]
 
 
 def _are_same(values: list[Any], before: list[Any]) -> bool:
@@ -461,9 +490,12 @@ def has_weak_references(thing: Any) -> bool:
 
 
 def without_long_texts(values: list[Any]) -> list[Any]:
-    return [
-        (len(each), hash(each)) if type(each) in (str, bytes) and len(each) > LONG_TEXT else each for each in values
-    ]
+    """Return the values, with the type, length and hash of a long text."""
+    return [(type(each), len(each), hash(each)) if _is_long_text(each) else each for each in values]
+
+
+def _is_long_text(value: Any) -> bool:
+    return (type(value) is str or type(value) is bytes) and len(value) > LONG_TEXT
 
 
 def _is_known(kind: type, known: dict[str, str]) -> bool:

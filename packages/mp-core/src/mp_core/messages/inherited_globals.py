@@ -78,23 +78,42 @@ class _Noted(_Known):
         super().__init__(thing)
         #: The functions and classes of the main module in it.
         self.definitions = [weakref.ref(each) for each in contents.definitions]
-        self._contents: Contents | None = contents
+        self._contents = contents
+        self._has_changed = False
         contents.freeze()
 
     def is_same(self, thing: Any) -> bool:
         """Tell whether *thing* is the object, and never was seen with other contents than those from before."""
         before = self._contents
-        if before is None or not self.may_be(thing):
+        if self._has_changed or not self.may_be(thing):
             return False
         if contents_of(thing, before=before) is not None:
             return True
         contents = contents_of(thing)
         if contents is None or not contents.are_same_as(before):
-            self._contents = None
+            self._has_changed = True
             return False
         contents.freeze()
         self._contents = contents  # with equal objects at other places, where the next look finds them
         return True
+
+
+class _Global:
+    """What a global was before a fork: an object that is looked at, the value of another one, or that there is none."""
+
+    def __init__(self, value: Any) -> None:
+        self.is_looked_at = _is_looked_at(value)
+        self._before: Any = _Known(value) if self.is_looked_at else _without_text(value)
+        self._has_changed = False
+
+    def is_same(self, value: Any) -> bool:
+        """Tell whether it always was that when it was asked, as far as it is not in the contents."""
+        if self.is_looked_at:
+            same = self._before.may_be(value)
+        else:
+            same = value is self._before or (not _is_looked_at(value) and _is_same(_without_text(value), self._before))
+        self._has_changed = self._has_changed or not same
+        return not self._has_changed
 
 
 class Inheritance:
@@ -110,8 +129,7 @@ class Inheritance:
         #: Picklers for it, see definitions.py.
         self.picklers: dict[Any, type] = {}
         self._noted: dict[int, _Noted] = {}  # by the `id`
-        # The globals that functions mention: which objects are looked at, the values of others, or that there are none.
-        self._globals: dict[str, Any] = {}
+        self._globals: dict[str, _Global] = {}  # that functions mention
         self._note(dict(vars(sys.modules["__main__"])))
         _alive.add(self)
 
@@ -128,11 +146,9 @@ class Inheritance:
             if type(each) is FunctionType:
                 for name in names_of_globals(each.__code__) - self._globals.keys():
                     value = main.get(name, Absent)
-                    if _is_looked_at(value):
-                        self._globals[name] = _Known(value)
+                    self._globals[name] = noted = _Global(value)
+                    if noted.is_looked_at:
                         parts.append(value)
-                    else:
-                        self._globals[name] = _without_text(value)
             for part in parts:
                 if id(part) not in seen:
                     seen.add(id(part))
@@ -155,19 +171,12 @@ class Inheritance:
             raise NotInherited
         return noted
 
-    def look_at_global(self, name: str, value: Any) -> bool:
-        """
-        Tell whether the global *value* has contents to look at; raise `NotInherited` if the workers have another one.
-        """
-        if name in self._globals:
-            before = self._globals[name]
-            if _is_looked_at(value):
-                if type(before) is _Known and before.may_be(value):
-                    return True
-            elif _is_same(_without_text(value), before):
-                return False
-        self._globals.pop(name, None)
-        raise NotInherited
+    def noted_global(self, name: str, value: Any) -> _Global:
+        """Return what the global was at the fork; raise `NotInherited` if the workers may have another *value*."""
+        found = self._globals.get(name)
+        if found is None or not found.is_same(value):
+            raise NotInherited
+        return found
 
 
 class Needs:
@@ -176,7 +185,7 @@ class Needs:
     def __init__(self, inheritance: Inheritance, definition: Any) -> None:
         self._main = main = vars(sys.modules["__main__"])
         self._definitions: list[tuple[Callable[[], Any], _Noted]] = []
-        self._globals: dict[str, Any] = {}  # what was in them; the values of those that are not looked at
+        self._globals: dict[str, tuple[_Global, _Noted | None]] = {}
         pending, seen = [definition], set()
         for each in pending:  # it grows
             if id(each) in seen:
@@ -188,11 +197,11 @@ class Needs:
             if type(each) is FunctionType and each.__globals__ is main:
                 for name in names_of_globals(each.__code__) - self._globals.keys():
                     value = main.get(name, Absent)
-                    if inheritance.look_at_global(name, value):
-                        self._globals[name] = noted = inheritance.noted(value)
-                        pending += [value] if is_definition(value) else [found() for found in noted.definitions]
-                    else:
-                        self._globals[name] = _without_text(value)
+                    before = inheritance.noted_global(name, value)
+                    contents = inheritance.noted(value) if before.is_looked_at else None
+                    self._globals[name] = before, contents
+                    if contents is not None:
+                        pending += [value] if is_definition(value) else [found() for found in contents.definitions]
             elif type(each) is FunctionType and not _has_steady_globals(each):
                 raise NotInherited
 
@@ -203,16 +212,14 @@ class Needs:
             looked_at.add(noted)
             if not noted.is_same(known()):
                 return False
-        for name, before in self._globals.items():
+        for name, (before, contents) in self._globals.items():
             value = self._main.get(name, Absent)
-            if value is before:
-                continue
-            if type(before) is _Noted:
-                if not (before.may_be(value) if before in looked_at else before.is_same(value)):
-                    return False
-                looked_at.add(before)
-            elif _is_looked_at(value) or not _is_same(_without_text(value), before):
+            if not before.is_same(value):
                 return False
+            if contents is not None and contents not in looked_at:
+                looked_at.add(contents)
+                if not contents.is_same(value):
+                    return False
         return True
 
 

@@ -56,6 +56,6 @@ def see(state: _State, parts: list[Any]) -> int:
 
 
 def dict_of(thing: Any) -> dict[Any, Any]:
-    """Return the dict of the attributes of an object, whatever its class says of `__dict__`."""
+    """Return the dict of the attributes of an object, of whose class it is known that it says nothing of `__dict__`."""
     own: dict[Any, Any] = object.__getattribute__(thing, "__dict__")
     return own
