@@ -12,7 +12,13 @@ from tools.sessions import GROUPS, ROOT, STRATEGIES, install_all
 NIGHTLY = ("soak", "interrupts", "chaos", "extensions-asan", "fuzz", "model")
 
 
-CONTAINERS = ["tests/containers", "tests/contract/test_when_shared.py", "tests/channel/test_plain_objects.py"]
+GLOBALS_OF_NOTEBOOKS = "tests/notebook/test_inherited_globals.py"
+CONTAINERS = [
+    "tests/containers",
+    "tests/contract/test_when_shared.py",
+    "tests/channel/test_plain_objects.py",
+    GLOBALS_OF_NOTEBOOKS,
+]
 
 
 @nox.session(default=False)
@@ -92,7 +98,7 @@ def torch(session: nox.Session, strategy: str) -> None:
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
-    session.run("pytest", "tests/beside_torch", "tests/contract/test_when_shared.py", env=env)
+    session.run("pytest", "tests/beside_torch", "tests/contract/test_when_shared.py", GLOBALS_OF_NOTEBOOKS, env=env)
     session.run("pytest", "tests/cuda/test_torch.py", env=env)
     # mp_torch.install() is for the whole process: so these tests have one of their own.
     session.run("pytest", "tests/with_torch", "tests/packaging/test_examples.py", env=env)
