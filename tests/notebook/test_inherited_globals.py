@@ -138,9 +138,12 @@ network = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.BatchNorm1d(20
 offset = torch.ones(200, dtype=torch.bfloat16)
 
 
+deep = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(20)]).eval()
+
+
 def read():
     with torch.no_grad():
-        return (network(torch.ones(1, 300)) + offset).sum().item()
+        return (network(torch.ones(1, 300)) + offset).sum().item() + deep(torch.ones(1, 2)).sum().item()
 
 
 def use():
@@ -148,11 +151,20 @@ def use():
 
 
 def change():
-    offset[-1] = 5
+    with torch.no_grad():
+        deep[-1].bias.fill_(5.0)
 """,
-    "files and buffers": """
+    "files, buffers and names": """
 import array
+import enum
+import pathlib
 import struct
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+path = pathlib.Path("a", "b")
 
 numbers = array.array("d", range(100000))
 words = open(__import__("os").devnull, "w")
@@ -160,11 +172,11 @@ record = struct.Struct("i")
 
 
 def read():
-    return numbers[-1] + words.write("") + record.size
+    return numbers[-1] + len(path.name) + (Rights.READ | Rights.WRITE).value + words.write("") + record.size
 
 
 def use():
-    words.write("a"), sum(numbers)
+    words.write("a"), sum(numbers), hash(path), str(path), path.suffix, Rights.READ | Rights.WRITE, ~Rights.READ
 
 
 def change():
@@ -362,6 +374,61 @@ with ctx.Pool(1) as pool:
 """,
         "[('mae', 'First', 1, 2)]\n[('mse', 'First', 1, 2)] ['mse']\n"
         "('mse', 'Second', 1, 2)\n('mse', 'Second', 2, 1)\n",
+    ),
+    "what a class no longer has of its own": (
+        """
+class Base:
+    debug = False
+class Sub(Base):
+    debug, other = True, 2
+def f(i):
+    return Sub.debug, hasattr(Sub, "other"), "debug" in vars(Sub)
+for method in mp.get_all_start_methods():
+    Sub.debug, Sub.other = True, 2
+    with mp.get_context(method).Pool(1) as pool:
+        print(pool.apply(f, (0,)), end=" ")
+        Sub.debug = False
+        print(pool.apply(f, (0,)), end=" ")
+        del Sub.other
+        print(pool.apply(f, (0,)), end=" ")
+        del Sub.debug
+        print(pool.apply(f, (0,)))
+""",
+        "(True, True, True) (False, True, True) (False, False, True) (False, False, False)\n" * 3,
+    ),
+    "values at the call of what is not waited for": (
+        """
+import time
+settings = {"rate": 0}
+def rate(_=0):
+    time.sleep(0.005)
+    return settings["rate"]
+with ctx.Pool(1) as pool:
+    results = []
+    for settings["rate"] in range(10):
+        results += [pool.map_async(rate, [0]), pool.starmap_async(rate, [(0,)]), pool.apply_async(rate)]
+    print([result.get() for result in results] == [each for i in range(10) for each in ([i], [i], i)])
+with mp.ProcessPoolExecutor(1, mp_context=ctx) as executor:
+    results = []
+    for settings["rate"] in range(10):
+        results.append(executor.submit(rate))
+    print([result.result() for result in results] == list(range(10)))
+""",
+        "True\nTrue\n",
+    ),
+    "what an abstract class has registered": (
+        """
+import abc
+class Number(abc.ABC):
+    pass
+def f(i):
+    return issubclass(int, Number)
+with ctx.Pool(1) as pool:
+    print(pool.map(f, [0]))
+    Number.register(int)
+    print(pool.map(f, [0]))
+""",
+        "[False]\n[True]\n",
     ),
     "a change that was taken back": (
         """
@@ -847,6 +914,12 @@ class Slots:
 
 
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "the sign of zero": (lambda: [0.0], lambda thing: thing.__setitem__(0, -0.0)),
+    "the last of many objects": (
+        lambda: [SimpleNamespace(name=i) for i in range(3000)],
+        lambda thing: set_attribute(thing[-1]),
+    ),
+    "the last of many texts": (lambda: np.array(["a"] * 8000, object), lambda thing: thing.__setitem__(-1, "b")),
     "an item of a list": (lambda: [1, 2, 1], lambda thing: thing.__setitem__(1, 1)),
     "the order of equal items": (lambda: [True, False, False], lambda thing: thing.sort()),
     "a longer list": (lambda: [0] * 5000, lambda thing: thing.append(0)),

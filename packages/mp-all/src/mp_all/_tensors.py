@@ -50,12 +50,15 @@ def _see(seen: contents.Contents, tensor: Any) -> None:
     """Look at a tensor that is a notebook's global."""
     torch: Any = sys.modules["torch"]
     modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()  # they run the program's code
-    if modes or tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.grad_fn is not None:
+    seen.see_class(type(tensor))
+    if tensor.grad_fn is not None:  # it cannot travel
+        seen.objects.append(tensor)
+        return
+    if modes or tensor.layout is not torch.strided or tensor.device.type != "cpu":
         seen.see_unknown(tensor)
         return
-    seen.see_class(type(tensor))
     seen.values += tuple(tensor.shape), tensor.stride(), tensor.requires_grad
-    seen.see_all([tensor.dtype, tensor.grad, vars(tensor)])
+    seen.see_all([tensor.dtype, tensor.grad, vars(tensor), tensor._backward_hooks])
     if tensor.is_shared() or block_at(tensor.data_ptr()) is not None:
         seen.objects.append(tensor)
     else:

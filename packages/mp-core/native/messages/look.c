@@ -40,6 +40,10 @@ static int is_same(PyObject *value, PyObject *before)
 {
     if (value == before)
         return 1;
+    if (PyFloat_CheckExact(value) && PyFloat_CheckExact(before)) {
+        double one = PyFloat_AsDouble(value), other = PyFloat_AsDouble(before);
+        return memcmp(&one, &other, sizeof one) == 0; /* 0.0 is not -0.0 */
+    }
     if (Py_TYPE(value) == Py_TYPE(before))
         return PyObject_RichCompareBool(value, before, Py_EQ);
     if (!PyTuple_CheckExact(before) || PyTuple_Size(before) != 3 ||

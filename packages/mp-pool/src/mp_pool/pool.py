@@ -12,6 +12,7 @@ from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
 
+from mp_core.children.main_module import sends_definitions
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
 from mp_pool._standard_names import NamesOfPool
 from mp_pool.scheduling.feeder import Feeder, batches
@@ -325,7 +326,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         single = result.single = chunksize == 1 and mapper is mapstar
         mapper = _MAPPERS.get(mapper, mapper)
         count = -(-length // chunksize)
-        shared = self._scheduler.share(func) if count > 1 else None
+        # One task would bring a function without a name, and the globals that it uses, at a later moment.
+        shared = self._scheduler.share(func) if count > 1 or sends_definitions() else None
 
         items = iterable if single else batches(iterable, chunksize)
         source = TaskSource(result, func, None if single else mapper, chunksize, self._call_options(), shared)

@@ -18,6 +18,7 @@ The attributes of an object are its state if its size is that of its dict and it
 
 from __future__ import annotations
 
+import abc
 import pickle
 import sys
 import types
@@ -25,6 +26,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from datetime import date, time, timedelta, tzinfo
+from enum import Enum, EnumMeta
 from functools import lru_cache, partial
 from itertools import islice
 from operator import is_
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     _Way = Callable[["Contents", Any], object]  # sees an object of one kind
 
-MOST_PARTS, MOST_OBJECTS = 1000, 250  # of the parts, those that have parts themselves
+MOST_PARTS, MOST_OBJECTS = 10_000, 4000  # of the parts, those that have parts themselves: less than a millisecond
 MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 16, 1 << 20  # of an array that is seen whole, and of all such
 LONG_TEXT = 1 << 12
 SAMPLE = 64  # parts of what is longer
@@ -52,6 +54,7 @@ ELEMENTS = 1024  # of an array
 lru_cache_wrapper: Any = type(lru_cache(len))
 #: What is compared by its value.
 VALUES = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented)})
+_SIGNED = frozenset({float, complex})
 # For a class of the program that derives from one of these.
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
@@ -102,6 +105,8 @@ _KNOWN_BASES = {
     "pandas._libs.tslibs.offsets": "BaseOffset",
     "pandas.api.extensions": "ExtensionDtype",
     "pandas.core.dtypes.base": "ExtensionDtype",
+    "pathlib": "PurePath",
+    "pathlib._local": "PurePath",  # in 3.13
 }
 # Of these, only the names change. (The third version of pandas calls it by its public name.)
 _LABELS = {"pandas": "Index", "pandas.core.indexes.base": "Index"}
@@ -112,6 +117,7 @@ _KNOWN_PARTS = {
 }
 # What Python and libraries put there when a class or an object is used.
 _MADE_LATER = frozenset({"__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__"})
+_OF_ENUM = frozenset({"_value2member_map_", "_inverted_"})  # of the class, and of a member: by what flags are together
 _CACHES = {"pandas": frozenset({"_cache", "_item_cache", "cat", "dt", "list", "plot", "sparse", "str", "struct"})}
 
 # By what Python says of a class, whatever its metaclass says.
@@ -170,11 +176,10 @@ class Contents:
             self.see_all(definition_parts(thing))
         else:
             self.see_all([thing])
-        most, objects = (4 * MOST_PARTS, MOST_PARTS) if keep else (MOST_PARTS, MOST_OBJECTS)
         begin = 0
         while self.complete or keep:
-            begin, self.count = look(state, begin, self.count, objects, most)
-            if self.count > most or begin == len(pending) or begin == objects:
+            begin, self.count = look(state, begin, self.count, MOST_OBJECTS, MOST_PARTS)
+            if self.count > MOST_PARTS or begin == len(pending) or begin == MOST_OBJECTS:
                 break
             each = pending[begin]
             way = _way_to_see(type(each))
@@ -186,6 +191,8 @@ class Contents:
             else:
                 way(self, each)
                 begin += 1
+        if begin < len(pending) and any(_library_of(type(each)) in _registered for each in pending):
+            self.complete = False
         self.objects += pending if keep else ()
         if rest is None or before is None:
             self._ids = [*places]
@@ -205,7 +212,7 @@ class Contents:
     def are_same_as(self, before: Contents) -> bool:
         """Tell whether these are the contents that were seen before."""
         return (
-            _are_same(self.values, before.values) or _are_same(without_long_texts(self.values), before.values)
+            _are_all_same(self.values, before.values) or _are_all_same(without_long_texts(self.values), before.values)
         ) and before.are_objects(self.objects)
 
     def are_objects(self, objects: list[Any]) -> bool:
@@ -322,15 +329,17 @@ def _see_array(contents: Contents, thing: Any) -> None:
     contents.see_elements(array)
 
 
-# By the modules and names of classes.
-_registered: dict[tuple[str, str], _Way] = {}
+# By the library, the modules and names of classes.
+_registered: dict[str, dict[tuple[str, str], _Way]] = {}
 
 
 def register(module: str, name: str, way: Callable[[Contents, Any], object]) -> None:
     """
     Let a look see the objects of a class, of this module and name, by *way*, which runs no code of the program.
+
+    A look which does not come to all is not complete if there are objects of this library.
     """
-    _registered[module, name] = way
+    _registered.setdefault(module.partition(".")[0], {})[module, name] = way
     _ways.clear()
 
 
@@ -373,8 +382,8 @@ def _find_way(kind: type) -> _Way:
         return see_identity
     if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
         return see_identity
-    if type(module_of(kind)) is str and (registered := _registered.get((module_of(kind), _name_of(kind)))):
-        return registered
+    if (library := _library_of(kind)) and (module_of(kind), _name_of(kind)) in _registered.get(library, ()):
+        return _registered[library][module_of(kind), _name_of(kind)]
     if kind is bytearray or _is_known(kind, _BUFFERS):
         return _see_buffer
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -438,7 +447,7 @@ def _see_attributes(kind: type, base: type) -> _Way:
         dicts += type(found) in (GetSetDescriptorType, MemberDescriptorType)
         if _size_of(its) - _size_of(_base_of(its)) > 8 * room or not (found is None or dicts):
             return Contents.see_unknown
-    caches = _CACHES.get(_library_of(kind), frozenset())
+    caches = _OF_ENUM if issubclass(kind, Enum) else _CACHES.get(_library_of(kind), frozenset())
     if base is object and dicts and not slots and not caches:
         return _see_attributes_alone
 
@@ -468,8 +477,15 @@ def _slots_in(kind: type) -> list[Any]:
     return [slot for slot in attributes.values() if type(slot) is MemberDescriptorType and slot is not found]
 
 
-def _are_same(values: list[Any], before: list[Any]) -> bool:
-    return [*map(type, values)] == [*map(type, before)] and values == before
+def are_same(value: Any, before: Any) -> bool:
+    """Tell whether a value that was seen is that from before; 0.0 is not -0.0."""
+    if type(value) is not type(before):
+        return False
+    return value is before or (value == before and (type(value) not in _SIGNED or repr(value) == repr(before)))
+
+
+def _are_all_same(values: list[Any], before: list[Any]) -> bool:
+    return len(values) == len(before) and all(map(are_same, values, before))
 
 
 def contents_of(thing: Any, keep: bool = False, before: Contents | None = None) -> Contents | None:
@@ -513,8 +529,10 @@ def definition_parts(thing: Any) -> list[Any]:
     """Return what a function or class has of its own."""
     if type(thing) is FunctionType:
         return function_parts(thing)
-    attributes = {name: part for name, part in attributes_of(thing).items() if name not in _MADE_LATER}
-    return [*attributes.keys(), *attributes.values(), type(thing), *_bases_of(thing)[1:]]
+    later = _MADE_LATER | _OF_ENUM if issubclass(type(thing), EnumMeta) else _MADE_LATER
+    attributes = {name: part for name, part in attributes_of(thing).items() if name not in later}
+    registered = len(abc._get_dump(thing)[0]) if "_abc_impl" in attributes else 0  # type: ignore[attr-defined]
+    return [*attributes.keys(), *attributes.values(), type(thing), *_bases_of(thing)[1:], registered]
 
 
 def _links(each: Any) -> list[Any]:

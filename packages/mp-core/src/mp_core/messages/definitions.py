@@ -54,7 +54,16 @@ import weakref
 from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 
 from mp_core.children.main_module import (
     NotInherited,
@@ -66,7 +75,7 @@ from mp_core.children.main_module import (
     own_definitions,
 )
 from mp_core.messages import main_globals
-from mp_core.messages.contents import has_weak_references, lru_cache_wrapper
+from mp_core.messages.contents import attributes_of, has_weak_references, lru_cache_wrapper
 from mp_core.messages.function_parts import READS, names_of_globals
 from mp_core.messages.main_globals import Absent, is_handle
 from mp_core.messages.random_generators import home_of
@@ -196,8 +205,12 @@ class Pickler(ForkingPickler):
             found = base.reducer_override(self, thing)
             if len(found) != 6:
                 return found  # a type of Python's own
-            make, args, state, _, _, setter = found
-            return _made_class, (_identity(thing), make, args), (setter, state), None, None, _set_class
+            make, args, (attributes, slots), _, _, setter = found
+            own = attributes_of(thing)
+            # cloudpickle leaves out what is the very object of a base: the class may have had another one before.
+            rest = {name: part for name, part in own.items() if _is_left_out(thing, name, part)}
+            inner = {**rest, **attributes}, slots
+            return _made_class, (_identity(thing), make, args), (setter, inner, [*own]), None, None, _set_class
         make, args, state, _, _, setter = base._dynamic_function_reduce(self, thing)
         if args[1] is not _MAIN:
             note_main(thing)
@@ -431,6 +444,7 @@ def loads_kept(data: bytes) -> tuple[Callable[..., Any], Callable[[], None]]:
 _lock = threading.RLock()
 _identities: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+_names_of: weakref.WeakKeyDictionary[type, list[str]] = weakref.WeakKeyDictionary()  # of their attributes
 _made: weakref.WeakSet[type] = weakref.WeakSet()  # those that messages have made in this process
 
 
@@ -460,13 +474,31 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
     return kind
 
 
+def _is_left_out(kind: type, name: str, part: Any) -> bool:
+    found = [attributes_of(base).get(name, Absent) for base in kind.__bases__]
+    return _is_plain_name(name, part) and any(each is part for each in found)
+
+
+def _is_plain_name(name: str, part: Any) -> bool:
+    return not name.startswith("__") and type(part) not in (MemberDescriptorType, GetSetDescriptorType)
+
+
 def _set_class(kind: type, state: Any) -> None:
-    setter, inner = state
     if _identities[kind].partition(" ")[0] != str(os.getpid()) and not main_globals.is_own(kind):
+        set_attributes = functools.partial(_set_attributes, kind, *state)
         if kind in _made:
-            setter(kind, inner)
+            set_attributes()
         else:
-            main_globals.set_class(kind, functools.partial(setter, kind, inner))
+            main_globals.set_class(kind, set_attributes)
+
+
+def _set_attributes(kind: type, setter: Callable[[type, Any], object], inner: Any, names: list[str]) -> None:
+    """Set the attributes of a class, and delete those that it had at the fork or by the last message."""
+    for name in _names_of.get(kind, [*attributes_of(kind)]):
+        if name not in names and _is_plain_name(name, attributes_of(kind).get(name)) and name in attributes_of(kind):
+            type.__delattr__(kind, name)
+    setter(kind, inner)
+    _names_of[kind] = names
 
 
 # What the main module had at a fork: the references to objects by their identities, and with these by `id`.

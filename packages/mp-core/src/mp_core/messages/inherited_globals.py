@@ -37,6 +37,7 @@ from mp_core.messages import main_globals
 from mp_core.messages.contents import (
     VALUES,
     Contents,
+    are_same,
     contents_of,
     has_weak_references,
     is_definition,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-MOST_OF_ALL = 10_000  # objects that are looked at before a fork: some milliseconds
+MOST_OF_ALL = 20_000  # objects that are looked at before a fork: some milliseconds
 
 _COMPARED = VALUES | {tuple}
 
@@ -261,7 +262,7 @@ def _without_text(value: Any) -> Any:
 
 
 def _is_same(value: Any, before: Any) -> bool:
-    return value is before or (type(value) is type(before) and type(value) in _COMPARED and value == before)
+    return value is before or (type(value) in _COMPARED and are_same(value, before))
 
 
 def _begin_in_child() -> None:

@@ -154,8 +154,9 @@ def set_class(kind: type, set_attributes: Callable[[], object]) -> None:
     if not forks:
         return
     known = _classes_before.setdefault(kind, {})
-    for name, value in attributes_of(kind).items():
-        former = before.get(name, Absent)
+    after = attributes_of(kind)
+    for name in {**before, **after}:
+        former, value = before.get(name, Absent), after.get(name, Absent)
         if value is not former:
             first, last = known.get(name, (former, former))
             known[name] = first if last is former else former, value

@@ -23,6 +23,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
+from mp_core.children.main_module import sends_definitions
 from mp_core.sharing.backend import TryLock
 from mp_core.system.weak_sets import members
 from mp_pool.scheduling.scheduler import Scheduler
@@ -55,6 +56,8 @@ class Admission:
             tasks = [task for task in tasks if self._scheduler.is_pickled_here(task)]
         nested = self._lock.is_mine()
         try:
+            if sends_definitions():
+                self._prepare(tasks)
             try:
                 self._lock.wait()
                 self._check_open()
@@ -63,11 +66,26 @@ class Admission:
                     self._scheduler.enqueue(task)
             finally:
                 self._lock.release()
+        except BaseException:  # of a signal handler
+            for task in tasks:
+                self._scheduler.withdraw(task)
+            raise
         finally:
             if nested:
                 self._scheduler.wake()  # in case that another handler keeps the interrupted `submit` from it
             else:
                 self._settle()
+
+    def _prepare(self, tasks: Sequence[Task]) -> None:
+        """Pickle what a function brings that has no name, with the globals that it uses now."""
+        try:
+            self._lock.wait()
+            self._check_open()
+            self._start()  # what the workers inherit, no task brings
+        finally:
+            self._lock.release()
+        for task in tasks:
+            self._scheduler.prepare_ahead(task)
 
     def _check_open(self) -> None:
         if self._scheduler.reason is not None:

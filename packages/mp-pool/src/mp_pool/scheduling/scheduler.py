@@ -102,7 +102,7 @@ class Scheduler(Workers):
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
         self.feeders: set[Any] = set()  # threads that read an iterable
-        # See `_prepare_ahead`: small tasks and large ones, with their bytes. Each change is one call in C.
+        # See `prepare_ahead`: small tasks and large ones, with their bytes. Each change is one call in C.
         self._ahead: tuple[dict[Task, int], dict[Task, int]] = {}, {}
         self._late: dict[Task, int] = {}  # one that could not be among them; those behind it are not either
         self._refused: deque[tuple[int, Any, Handles]] = deque()  # its message, for a thread that no handler interrupts
@@ -180,7 +180,7 @@ class Scheduler(Workers):
             if isinstance(error, KeyboardInterrupt) or is_of_handler(error):
                 raise
 
-    def _prepare_ahead(self, task: Task) -> None:
+    def prepare_ahead(self, task: Task) -> None:
         """
         Pickle a task at its submission, as far as the standard pool does: its pipe takes some, and then is full.
 
@@ -199,7 +199,7 @@ class Scheduler(Workers):
             return
         if sum(list(large.values())) >= BYTES_AHEAD:
             return
-        task.ahead, small[task] = small, 0  # before it has resources: see `_withdraw`
+        task.ahead, small[task] = small, 0  # before it has resources: see `withdraw`
         before = copied_bytes(0)
         self._pickle_early(task)
         size = len(task.payload or b"") + copied_bytes(0) - before
@@ -213,7 +213,7 @@ class Scheduler(Workers):
             task.ahead, large[task] = large, size
             del small[task]
 
-    def _withdraw(self, task: Task) -> None:
+    def withdraw(self, task: Task) -> None:
         """Release what a task has that an exception has kept from the queue, if it has."""
         try:
             self._lock.wait()
@@ -248,11 +248,11 @@ class Scheduler(Workers):
         else:
             try:
                 if isinstance(work, Task):
-                    self._prepare_ahead(work)
+                    self.prepare_ahead(work)
                 self.enqueue(work, items)
             except BaseException:  # of a signal handler
                 if isinstance(work, Task):
-                    self._withdraw(work)
+                    self.withdraw(work)
                 raise
         self.hand_out()
 

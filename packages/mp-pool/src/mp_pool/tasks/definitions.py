@@ -198,7 +198,7 @@ def _is_found(value: Any) -> bool:
     """Tell whether another process has *value* by its name."""
     if isinstance(value, ModuleType):
         return value.__name__ != "__main__" and is_imported(value)
-    return not isinstance(getattr(value, "__self__", None), type) and is_found_by_name(value)
+    return isinstance(getattr(value, "__self__", None), ModuleType | None) and is_found_by_name(value)
 
 
 def _are_same(first: list[Any], second: list[Any]) -> bool:

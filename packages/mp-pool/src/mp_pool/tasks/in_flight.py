@@ -10,7 +10,7 @@ in this process. A reference that two of them have was received by the worker th
 messages differ in their deadlines, if messages expire.)
 
 All messages beyond the 64 have the same reference, so what a dead worker had begun of these keeps its memory. Workers
-seldom have as many; the tasks that wait for one could, so they are pickled late: see `Scheduler._prepare_ahead`.
+seldom have as many; the tasks that wait for one could, so they are pickled late: see `Scheduler.prepare_ahead`.
 
 The same array in a queue, or sent by another process at the same moment, is not counted: its message may then be lost,
 with a `ReceiveError`.
