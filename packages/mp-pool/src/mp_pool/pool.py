@@ -12,7 +12,6 @@ from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
 
-from mp_core.children.main_module import sends_definitions
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
 from mp_pool._standard_names import NamesOfPool
 from mp_pool.scheduling.feeder import Feeder, batches
@@ -20,7 +19,7 @@ from mp_pool.scheduling.progress import progress as bar
 from mp_pool.scheduling.scheduler import Scheduler
 from mp_pool.scheduling.unopened import imports_under_way
 from mp_pool.tasks.mappers import map_chunk, starmap_chunk
-from mp_pool.tasks.task import Task, TaskSource, report
+from mp_pool.tasks.task import Task, TaskSource, brings_globals, report
 from mp_pool.tasks.task_options import HasOptions, TaskOptions, check_numbers
 from mp_pool.workers.settings_of_workers import settings_for
 
@@ -326,8 +325,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         single = result.single = chunksize == 1 and mapper is mapstar
         mapper = _MAPPERS.get(mapper, mapper)
         count = -(-length // chunksize)
-        # One task would bring a function without a name, and the globals that it uses, at a later moment.
-        shared = self._scheduler.share(func) if count > 1 or sends_definitions() else None
+        # A task that brings globals is pickled later.
+        shared = self._scheduler.share(func) if count > 1 or brings_globals(func) else None
 
         items = iterable if single else batches(iterable, chunksize)
         source = TaskSource(result, func, None if single else mapper, chunksize, self._call_options(), shared)

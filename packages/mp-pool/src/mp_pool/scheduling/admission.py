@@ -23,12 +23,11 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
-from mp_core.children.main_module import sends_definitions
 from mp_core.sharing.backend import TryLock
 from mp_core.system.weak_sets import members
 from mp_pool.scheduling.scheduler import Scheduler
 from mp_pool.scheduling.unopened import imports_under_way
-from mp_pool.tasks.task import Task
+from mp_pool.tasks.task import Task, brings_globals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Admission:
             tasks = [task for task in tasks if self._scheduler.is_pickled_here(task)]
         nested = self._lock.is_mine()
         try:
-            if sends_definitions():
+            if tasks and brings_globals(tasks[0].function):
                 self._prepare(tasks)
             try:
                 self._lock.wait()
@@ -77,7 +76,7 @@ class Admission:
                 self._settle()
 
     def _prepare(self, tasks: Sequence[Task]) -> None:
-        """Pickle what a function brings that has no name, with the globals that it uses now."""
+        """Pickle the tasks, with the globals as they are now."""
         try:
             self._lock.wait()
             self._check_open()

@@ -121,8 +121,7 @@ class Task:
         kind = type(function)
         if kind is not FunctionType and not (kind is BuiltinFunctionType and type(function.__self__) is ModuleType):
             return True
-        # A function without a name goes with the globals that it uses.
-        return "<" in function.__qualname__ or (function.__module__ == "__main__" and not main_can_be_imported())
+        return brings_globals(function)
 
     def _is_ahead_no_more(self) -> None:
         ahead, self.ahead = self.ahead, None
@@ -235,6 +234,13 @@ class Task:
                 release(self.kind, payload, handles)
             else:
                 withdraw(self.kind, payload, handles)
+
+
+def brings_globals(function: Any) -> bool:
+    """Tell whether *function* has no name, so that it goes with the globals that it uses."""
+    if type(function) is FunctionType:
+        return "<" in function.__qualname__ or (function.__module__ == "__main__" and not main_can_be_imported())
+    return type(function) is not BuiltinFunctionType and not main_can_be_imported()
 
 
 class TaskSource:
