@@ -191,8 +191,9 @@ class Contents:
             else:
                 way(self, each)
                 begin += 1
-        if begin < len(pending) and any(_library_of(type(each)) in _registered for each in pending):
-            self.complete = False
+        if begin < len(pending) and _registered:
+            kinds = {id(type(each)): type(each) for each in pending}
+            self.complete &= not any(_library_of(kind) in _registered for kind in kinds.values())
         self.objects += pending if keep else ()
         if rest is None or before is None:
             self._ids = [*places]
