@@ -50,7 +50,7 @@ def _see(seen: contents.Contents, tensor: Any) -> None:
     """Look at a tensor that is a notebook's global."""
     torch: Any = sys.modules["torch"]
     modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()  # they run the program's code
-    seen.see_class(type(tensor))
+    seen.see_definition(type(tensor))
     if tensor.grad_fn is not None:  # it cannot travel
         seen.objects.append(tensor)
         return

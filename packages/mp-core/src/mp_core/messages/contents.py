@@ -184,7 +184,7 @@ class Contents:
             each = pending[begin]
             way = _way_to_see(type(each))
             if way is _see_attributes_alone:
-                self.see_class(type(each))
+                self.see_definition(type(each))
                 classes[id(type(each))] = True
             elif way is see_identity:
                 classes[id(type(each))] = False
@@ -224,12 +224,6 @@ class Contents:
     def see_all(self, parts: list[Any]) -> None:
         """See *parts*, at once or later, but each object once."""
         self.count += see(self._state, parts)
-
-    def see_class(self, kind: type) -> None:
-        """See that there is an object of this class."""
-        self.objects.append(kind)
-        if not self._is_second and is_definition(kind):
-            self.definitions.append(kind)
 
     def see_definition(self, each: Any) -> None:
         """See a function or class."""
@@ -383,8 +377,9 @@ def _find_way(kind: type) -> _Way:
         return see_identity
     if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
         return see_identity
-    if (library := _library_of(kind)) and (module_of(kind), _name_of(kind)) in _registered.get(library, ()):
-        return _registered[library][module_of(kind), _name_of(kind)]
+    registered = _registered.get(_library_of(kind), {}).get((_module_name(kind), _name_of(kind)))
+    if registered is not None:
+        return registered
     if kind is bytearray or _is_known(kind, _BUFFERS):
         return _see_buffer
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -413,14 +408,18 @@ def _see_parts(kind: type) -> _Way:
     return way if kind in known else _both(way, _see_attributes(kind, known[0]))
 
 
-def _library_of(kind: type) -> str:
+def _module_name(kind: type) -> str:
+    """Return the name of the module of a class; an empty one if the program has put something else there."""
     module = module_of(kind)
-    return module.partition(".")[0] if type(module) is str else ""
+    return module if type(module) is str else ""
+
+
+def _library_of(kind: type) -> str:
+    return _module_name(kind).partition(".")[0]
 
 
 def _names_of_parts(kind: type) -> tuple[str, ...]:
-    module = module_of(kind)
-    return _KNOWN_PARTS.get(module, ()) if type(module) is str else ()
+    return _KNOWN_PARTS.get(_module_name(kind), ())
 
 
 def _see_plain(value_of: Callable[[Any], Any], contents: Contents, each: Any) -> None:
@@ -453,7 +452,7 @@ def _see_attributes(kind: type, base: type) -> _Way:
         return _see_attributes_alone
 
     def way(contents: Contents, each: Any) -> None:
-        contents.see_class(type(each))
+        contents.see_definition(type(each))
         if dicts:
             own = {name: part for name, part in dict_of(each).items() if name not in caches}
             contents.see_all([*own.keys(), *own.values()])
@@ -516,8 +515,7 @@ def _is_long_text(value: Any) -> bool:
 
 
 def _is_known(kind: type, known: dict[str, str]) -> bool:
-    module = module_of(kind)
-    names = known.get(module) if type(module) is str else None
+    names = known.get(_module_name(kind))
     return names == "" or (names is not None and _name_of(kind) in names.split())
 
 

@@ -475,8 +475,7 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
 
 
 def _is_left_out(kind: type, name: str, part: Any) -> bool:
-    found = [attributes_of(base).get(name, Absent) for base in kind.__bases__]
-    return _is_plain_name(name, part) and any(each is part for each in found)
+    return _is_plain_name(name, part) and any(attributes_of(base).get(name, Absent) is part for base in kind.__bases__)
 
 
 def _is_plain_name(name: str, part: Any) -> bool:
@@ -494,8 +493,9 @@ def _set_class(kind: type, state: Any) -> None:
 
 def _set_attributes(kind: type, setter: Callable[[type, Any], object], inner: Any, names: list[str]) -> None:
     """Set the attributes of a class, and delete those that it had at the fork or by the last message."""
-    for name in _names_of.get(kind, [*attributes_of(kind)]):
-        if name not in names and _is_plain_name(name, attributes_of(kind).get(name)) and name in attributes_of(kind):
+    own = attributes_of(kind)
+    for name in _names_of.get(kind, [*own]):
+        if name in own and name not in names and _is_plain_name(name, own[name]):
             type.__delattr__(kind, name)
     setter(kind, inner)
     _names_of[kind] = names
