@@ -403,7 +403,15 @@ settings = {"rate": 0}
 def rate(_=0):
     time.sleep(0.005)
     return settings["rate"]
+reader, writer = ctx.Pipe()  # a pickle of it is for one receiver
+def bright(_=0):
+    return rate() + writer.closed
 with ctx.Pool(1) as pool:
+    results = []
+    for settings["rate"] in range(10):
+        results += [pool.map_async(bright, [0]), pool.map_async(bright, [0, 0]), pool.map_async(bright, range(40), 9)]
+    found = [result.get() for result in results]
+    print(found == [[i] * count for i in range(10) for count in (1, 2, 40)])
     results = []
     for settings["rate"] in range(10):
         results += [pool.map_async(rate, [0]), pool.starmap_async(rate, [(0,)]), pool.apply_async(rate)]
@@ -414,7 +422,7 @@ with mp.ProcessPoolExecutor(1, mp_context=ctx) as executor:
         results.append(executor.submit(rate))
     print([result.result() for result in results] == list(range(10)))
 """,
-        "True\nTrue\n",
+        "True\nTrue\nTrue\n",
     ),
     "what an abstract class has registered": (
         """

@@ -325,13 +325,17 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         single = result.single = chunksize == 1 and mapper is mapstar
         mapper = _MAPPERS.get(mapper, mapper)
         count = -(-length // chunksize)
-        # A task that brings globals is pickled later.
+        # The tasks of a source are pickled later.
         shared = self._scheduler.share(func) if count > 1 or brings_globals(func) else None
 
         items = iterable if single else batches(iterable, chunksize)
         source = TaskSource(result, func, None if single else mapper, chunksize, self._call_options(), shared)
         if type(iterable) in (list, tuple, range):
-            self._scheduler.submit(source.over(items), length)
+            if shared is None and brings_globals(func):
+                for index, item in enumerate(items):  # each task brings them, as they are now
+                    self._scheduler.submit(source.make(index, item))
+            else:
+                self._scheduler.submit(source.over(items), length)
             return result
 
         def ended(given: int, error: BaseException | None) -> None:
