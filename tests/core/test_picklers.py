@@ -6,6 +6,7 @@ import copyreg
 import gc
 import io
 import pickle
+import socket
 import threading
 from collections import ChainMap
 from collections.abc import Iterator
@@ -149,3 +150,27 @@ def test_loads_reads_one_pickle_and_leaves_what_follows() -> None:
             message = bytes(ForkingPickler.dumps(first))
         assert ForkingPickler.loads(second)[0].tolist() == shared.tolist()
         ForkingPickler.loads(message)
+
+
+class Refused:
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise ValueError("refused")
+
+
+def test_a_message_that_fails_closes_its_descriptors_and_no_others() -> None:
+    waiting = pytest.importorskip("multiprocessing.resource_sharer", reason="needs descriptors")._resource_sharer._cache
+    queue = mp.SimpleQueue()
+    one, other = socket.socketpair()
+    with one, other:
+        queue.put([one, 1 + 1j])
+        for _ in range(3):
+            before = set(waiting)
+            assert len(before) == 1
+            with pytest.raises(ValueError, match="refused"):
+                queue.put([one, other, Refused()])
+            assert set(waiting) == before
+        received, _ = queue.get()
+        received.close()
+    assert not waiting

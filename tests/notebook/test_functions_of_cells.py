@@ -288,6 +288,75 @@ with pool:
     assert succeeded(run_python("-", stdin=program)) == "[832040] (55, 30.0, 3.0, 7)\n"
 
 
+LETS_GO = """
+import gc
+import os
+import socket
+import time
+import weakref
+
+import mp_all as mp
+
+gc.disable()
+
+
+def function(value):
+    return 1
+
+
+class Thing:
+    pass
+
+
+class Refused:
+    def __reduce__(self):
+        raise ValueError("refused")
+
+
+def lets_go(send, *more):
+    thing = Thing()
+    known = weakref.ref(thing)
+    try:
+        send((thing, function, *more))
+    except ValueError:
+        pass
+    del thing
+    assert known() is None, send
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+if __name__ == "__main__":
+    queue = mp.SimpleQueue()
+
+    def there_and_back(value):
+        queue.put(value)
+        queue.get()
+
+    lets_go(there_and_back)
+    lets_go(there_and_back, Refused())
+    with mp.get_context(METHOD).Pool(1) as pool:
+        lets_go(lambda value: pool.apply(function, (value,)))
+        lets_go(lambda value: pool.map(function, [value]))
+    one, other = socket.socketpair()
+    there_and_back((one, function))  # starts the thread that sends descriptors
+    before = descriptors()
+    for _ in range(5):
+        lets_go(there_and_back, one)
+        lets_go(there_and_back, one, Refused())
+    while descriptors() > before:  # the thread closes what it has sent a moment later
+        time.sleep(0.01)
+    print("all let go")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_message_with_a_function_keeps_neither_objects_nor_descriptors(method: str) -> None:
+    assert succeeded(run_python("-", stdin=f"METHOD = {method!r}\n{LETS_GO}")) == "all let go\n"
+
+
 WHAT_AN_INITIALIZER_CHANGES = """
 import numpy as np
 

@@ -11,6 +11,7 @@ Note [Replaced attributes]
                                  Queue.__init__ of multiprocessing: standard locks           queue_locks.py
                                  ForkServer.ensure_running: what the server preloads         fork_server.py
                                  tempfile in connection: imported by the first listener      imports.py
+                                 register of the one _ResourceSharer                         pickling.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                child_descriptors.py
                                  _Popen of ForkProcess                                       definitions.py
                                  spawn.get_preparation_data; _Popen of those again           main_module.py
@@ -79,6 +80,7 @@ def install() -> None:
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
+    imports.when_imported("multiprocessing.resource_sharer", _extend_sharer)
     if machine.has_libshm():
         _watch_formats()
 
@@ -144,6 +146,10 @@ def _extend_connections() -> None:
 
 def _extend_fork_server() -> None:
     imports.load("mp_core.children.fork_server").install()
+
+
+def _extend_sharer() -> None:
+    load_messages().note_waiting(sys.modules["multiprocessing.resource_sharer"]._resource_sharer)
 
 
 def _watch_formats() -> None:

@@ -200,7 +200,6 @@ class Pickler(ForkingPickler):
                     dict.__setitem__(self.dispatch_table, kind, own)
             if not main_can_be_imported():
                 self.globals_ref[id(vars(sys.modules["__main__"]))] = _MAIN
-        self._function_getnewargs = base._function_getnewargs.__get__(self)
         if not isinstance(thing, FunctionType):
             found = base.reducer_override(self, thing)
             if len(found) != 6:
@@ -222,6 +221,10 @@ class Pickler(ForkingPickler):
         if self.inherits:
             needed = self._stand_ins(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function
+
+    def _function_getnewargs(self, function: Any) -> Any:
+        # By its class: if the pickler had cloudpickle's as its attribute, that would keep it, and what it has pickled.
+        return _cloudpickle(function).Pickler._function_getnewargs(self, function)
 
     def _stand_ins(self, code: CodeType, needed: dict[str, Any]) -> dict[str, Any]:
         """Return the globals that the code reads, with what stands for those that cannot be pickled."""

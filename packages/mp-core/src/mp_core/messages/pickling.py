@@ -2,11 +2,14 @@
 
 Note [A message that fails]
 ---------------------------
-A message that cannot be pickled, or that has no receiver, leaks no memory.
+A message that cannot be pickled leaks no memory and no descriptor, one that has no receiver no memory.
 
 Pickling a block makes an in-flight reference, which keeps the memory until it is received. If a later object of the
 same message cannot be pickled, or the pipe reports that its reader is gone, no process will receive it: so the
 references of that message are discarded. `native/memory/message.c` keeps the list.
+
+A descriptor in a message, as a socket's, is a duplicate that waits in this process until its receiver asks for it
+(`multiprocessing.resource_sharer`). Nobody asks for one of a message that fails, so it is closed, see `note_waiting`.
 
 Note [Buffers]
 --------------
@@ -43,6 +46,8 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import threading
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
@@ -163,8 +168,10 @@ _names_main = re.compile(b"__main__").search
 
 
 def _dump_without_main(obj: Any) -> Any:
+    begin = _count_waiting()
     data = _pickle(ForkingPickler, obj)
     if _names_main(data):
+        _close_waiting_since(begin)
         raise _MainIsNamed
     return data
 
@@ -263,7 +270,12 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         made = None
     if made is None or made.reducers is not table or table is None or cls is not ForkingPickler:
         made = _MessagePickler(cls, table)
-    made.pickler.dump(obj)
+    begin = _count_waiting()
+    try:
+        made.pickler.dump(obj)
+    except BaseException:
+        _close_waiting_since(begin)
+        raise
     stream, places = made.file.take()
     objects = None if made.objects is None else made.objects.written()
     taken = made.taken
@@ -282,6 +294,56 @@ def _dump(cls: Any, obj: Any) -> memoryview:
     if objects is not None:
         stream = _wrapped(cls, load_out_of_band, stream, objects)
     return memoryview(stream)
+
+
+class _Waiting(threading.local):
+    """The descriptors that messages of this thread have put there to wait."""
+
+    def __init__(self) -> None:
+        self.identifiers: deque[tuple[Any, int]] = deque(maxlen=MOST_WAITING)
+
+
+MOST_WAITING = 1 << 14  # of one message, far more than there can be
+_waiting = _Waiting()
+_sharer: Any = None
+
+
+def note_waiting(sharer: Any) -> None:
+    """Let the *sharer* of `multiprocessing.resource_sharer` tell which descriptors a message has registered."""
+    global _sharer
+    standard = sharer.register
+
+    def register(send: Any, close: Callable[[], None]) -> tuple[Any, int]:
+        if child_descriptors.trial.under_way:
+            close()
+            return None, 0
+        identifier: tuple[Any, int] = standard(send, close)
+        _waiting.identifiers.append(identifier)
+        return identifier
+
+    sharer.register = register
+    _sharer = sharer
+
+
+def _count_waiting() -> int:
+    """Return how many have waited in this process, now or earlier."""
+    return 0 if _sharer is None else _sharer._key
+
+
+def _close_waiting_since(count: int) -> None:
+    """Close those that this thread has put there after so many."""
+    found = _waiting.identifiers
+    while found and found[-1][1] > count:
+        close_waiting(found.pop())
+
+
+def close_waiting(identifier: tuple[Any, int]) -> None:
+    """Close what waits in this process for its receiver, unless it has been received."""
+    address, key = identifier
+    with _sharer._lock:
+        _, close = _sharer._cache.pop(key, (None, None)) if address == _sharer._address else (None, None)
+    if close is not None:
+        close()
 
 
 backend.setup_reducer_table(reducers.without, reducers.find)

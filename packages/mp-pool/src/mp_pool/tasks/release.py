@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from multiprocessing import resource_sharer
 from multiprocessing.resource_sharer import DupFd
 
+from mp_core.messages.pickling import close_waiting
 from mp_core.messages.standard_pools import Blank, Outline, outline
 from mp_core.sharing.backend import load_out_of_band, rebuild_copy
 
@@ -77,12 +77,7 @@ class _Duplicate(DupFd):
 
     def drop(self) -> None:
         """Close the descriptor unless it has been received."""
-        waiting: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
-        address, key = vars(self)["_id"]
-        with waiting._lock:
-            _, close = waiting._cache.pop(key, (None, None)) if address == waiting._address else (None, None)
-        if close is not None:
-            close()
+        close_waiting(vars(self)["_id"])
 
 
 def _release_beside(data: bytes, objects: bytes) -> None:
