@@ -340,6 +340,13 @@ if __name__ == "__main__":
     with mp.get_context(METHOD).Pool(1) as pool:
         lets_go(lambda value: pool.apply(function, (value,)))
         lets_go(lambda value: pool.map(function, [value]))
+    with mp.ProcessPoolExecutor(1, mp_context=mp.get_context(METHOD)) as executor:
+        lets_go(lambda value: executor.submit(function, value).result())
+        future = executor.submit(function, [1])
+        future.result()
+        known = weakref.ref(future)
+        del future
+        assert known() is None
     one, other = socket.socketpair()
     there_and_back((one, function))  # starts the thread that sends descriptors
     before = descriptors()

@@ -417,10 +417,12 @@ with ctx.Pool(1) as pool:
         results += [pool.map_async(rate, [0]), pool.starmap_async(rate, [(0,)]), pool.apply_async(rate)]
     print([result.get() for result in results] == [each for i in range(10) for each in ([i], [i], i)])
 with mp.ProcessPoolExecutor(1, mp_context=ctx) as executor:
+    for _ in range(1100):  # more than are pickled ahead at a time
+        executor.submit(lambda _: 1, [1]).result()
     results = []
     for settings["rate"] in range(10):
-        results.append(executor.submit(rate))
-    print([result.result() for result in results] == list(range(10)))
+        results += [executor.submit(rate), executor.submit(bright)]
+    print([result.result() for result in results] == [each for i in range(10) for each in (i, i)])
 """,
         "True\nTrue\nTrue\n",
     ),

@@ -442,6 +442,7 @@ class _Call(Task):
 
     def begin_at_once(self) -> bool:
         """Mark the future as running, unless it has been cancelled or another thread uses it."""
+        self._is_ahead_no_more()
         future: Any = self.future
         lock = future._condition  # whose own `with` is Python code: a handler may raise there, with the lock held
         try:
