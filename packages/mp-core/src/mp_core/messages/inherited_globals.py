@@ -80,6 +80,7 @@ class _Noted(_Known):
         #: The functions and classes of the main module in it.
         self.definitions = [weakref.ref(each) for each in contents.definitions]
         self._contents = contents
+        self._code = _code_alone(thing)
         self._has_changed = False
         contents.freeze()
 
@@ -88,6 +89,8 @@ class _Noted(_Known):
         before = self._contents
         if self._has_changed or not self.may_be(thing):
             return False
+        if self._code is not None and _code_alone(thing) is self._code:
+            return True
         if contents_of(thing, before=before) is not None:
             return True
         contents = contents_of(thing)
@@ -222,6 +225,13 @@ class Needs:
                 if not contents.is_same(value):
                     return False
         return True
+
+
+def _code_alone(thing: Any) -> Any:
+    """Return the code of a function that has nothing else of its own, as most have; None of another object."""
+    if type(thing) is not FunctionType or thing.__defaults__ or thing.__kwdefaults__ or thing.__closure__:
+        return None
+    return None if thing.__dict__ else thing.__code__
 
 
 def _has_steady_globals(function: Any) -> bool:
