@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     main.__spec__, main.__file__ = None, child_main.__file__
     if hasattr(config, "workerinput"):  # a process of xdist, which has the environment of the first one
         return
+    os.environ.pop("PYTHONUNBUFFERED", None)  # programs print as a user's do
     # The threads of OpenBLAS look for work for 2^26 cycles before they sleep: two fifths of the processor time of
     # a child that imports NumPy. The least is 2^4.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")

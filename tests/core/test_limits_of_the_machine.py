@@ -180,6 +180,7 @@ def test_a_core_dump_has_no_segment(tmp_path: Path, strategy: str) -> None:
 
 def test_a_thread_with_a_small_stack_can_share(tmp_path: Path, strategy: str) -> None:
     program = """
+        import multiprocessing.connection  # for which the parser of 3.14 needs a larger stack
         import os
         import threading
         import numpy as np

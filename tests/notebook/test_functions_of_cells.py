@@ -181,7 +181,7 @@ with context.Pool(1) as pool:
     print(pool.apply(len, ("ab",)))
 tried(context.Process(target=lock, args=(1,)).start)
 tried(context.Pool, 1, read)
-with context.Pool(1, print, ("begun",)) as pool:
+with context.Pool(1, functools.partial(print, flush=True), ("begun",)) as pool:
     tried(pool.apply, lock, (1,))
 """
     at_once, later = "TypeError ['{}']\n", "UnpicklingError ['LOCK']\n"
