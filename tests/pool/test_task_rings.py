@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,48 @@ def test_a_worker_that_continues_begins_no_task_that_was_taken_back(ctx: BaseCon
         stopped.signal(signal.SIGCONT)
         assert sorted(wait.get(tasks.PATIENCE) for wait in waits) == list(range(50))
     assert sorted(map(int, Path(path).read_text().split())) == list(range(50))
+
+
+@HAS_RINGS
+@pytest.mark.parametrize("count", [2, 20])
+def test_a_worker_that_was_stopped_before_keeps_no_task(ctx: BaseContext, count: int) -> None:
+    with ctx.Pool(2) as pool:
+        pool.map(abs, range(100), chunksize=1)
+        assert until(lambda: not pool._scheduler.dispatcher.unfinished(), tasks.PATIENCE)
+        stopped = pool._scheduler.dispatcher.workers[0]
+        stopped.signal(signal.SIGSTOP)
+        try:
+            assert pool.map_async(tasks.square, range(count), chunksize=1).get(tasks.PATIENCE) == squares(count)
+            waits = [pool.apply_async(tasks.square, (n,)) for n in range(count)]
+            assert [wait.get(tasks.PATIENCE) for wait in waits] == squares(count)
+        finally:
+            stopped.signal(signal.SIGCONT)
+        assert pool.map(tasks.square, range(50), chunksize=1) == squares(50)
+
+
+@HAS_RINGS
+def test_a_call_that_a_stopped_worker_has_not_begun_can_be_cancelled(ctx: BaseContext) -> None:
+    called = []
+    with mp.ProcessPoolExecutor(1, mp_context=ctx) as executor:
+        list(executor.map(tasks.square, range(30)))
+        stopped = executor._scheduler.dispatcher.workers[0]
+        stopped.signal(signal.SIGSTOP)
+        try:
+            futures = [executor.submit(tasks.square, n) for n in range(3)]
+            for future in futures:
+                future.add_done_callback(called.append)
+                assert not future.running()
+                assert future.cancel()
+                assert future.cancelled()
+        finally:
+            stopped.signal(signal.SIGCONT)
+        assert called == futures
+        assert wait(futures, tasks.PATIENCE).not_done == set()
+        assert executor.submit(tasks.square, 9).result(tasks.PATIENCE) == 81
+
+
+def squares(count: int) -> list[int]:
+    return [n * n for n in range(count)]
 
 
 @HAS_RINGS

@@ -14,7 +14,7 @@ from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from concurrent.futures._base import FINISHED, PENDING, RUNNING
+from concurrent.futures._base import CANCELLED, FINISHED, PENDING, RUNNING
 from concurrent.futures.process import (
     BrokenProcessPool,
     _process_chunk,
@@ -366,8 +366,8 @@ class _Future(Future["Any"]):
         if call is None or not super().running():
             return super().cancel()
         if not running:
-            if not self._scheduler.has_begun(call):
-                self._scheduler.recall()
+            if not self._scheduler.has_begun(call) and self._is_recalled():
+                self._invoke_callbacks()  # type: ignore[attr-defined]
             return super().cancel()
         with self._condition:
             if self._state == RUNNING:
@@ -376,6 +376,22 @@ class _Future(Future["Any"]):
         is_cancelled = super().cancel()
         self._scheduler.cancel(call, True, abort=False)
         return is_cancelled
+
+    def _is_recalled(self) -> bool:
+        """Cancel the call, but for the callbacks, if a worker can be kept from it; return whether that is so."""
+        asks, cancelled = [True], []
+
+        def cancel() -> None:
+            with self._condition:
+                if asks and self._state == PENDING:
+                    self._state = CANCELLED
+                    self._condition.notify_all()
+                    cancelled.append(True)
+
+        self._scheduler.recall(cancel)
+        with self._condition:
+            asks.clear()  # this thread does not wait for it any more
+        return bool(cancelled)
 
     def result(self, timeout: float | None = None) -> Any:
         if self._state == FINISHED and self._exception is None and type(self._result) is not Unopened:

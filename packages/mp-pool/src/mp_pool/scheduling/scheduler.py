@@ -365,11 +365,17 @@ class Scheduler(Workers):
         worker = task.worker
         return worker is not None and worker.has_begun(task)
 
-    def recall(self) -> None:
+    def recall(self, then: Callable[[], object] = bool) -> None:
         """
-        Take the tasks that no worker has begun back into the queue, where they can be cancelled; wait a moment for it.
+        Take the tasks that no worker has begun back into the queue, and call *then* before they are handed out again;
+        wait a moment for it.
         """
-        self._ask(self.dispatcher.recall_all)
+
+        def recall() -> None:
+            self.dispatcher.recall_all()
+            then()
+
+        self._ask(recall)
 
     def await_starts(self) -> None:
         """Wait until the processes are started that the tasks so far need, for at most `ASKED` seconds."""

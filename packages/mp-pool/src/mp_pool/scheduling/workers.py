@@ -126,7 +126,7 @@ class Workers:
         """Return for how many milliseconds to wait at most; -1 for no limit."""
         times = [] if self._retry_at is None else [self._retry_at]
         for worker in self.dispatcher.workers:
-            if len(worker.tasks) > 1 and not worker.recalled:
+            if worker.has_unbegun() and not worker.recalled:
                 times.append(worker.since + LONG_TASK)
             if self.watches and worker.tasks and worker.killed_for is None:
                 options = options_of(next(iter(worker.tasks.values())))
@@ -148,10 +148,10 @@ class Workers:
                 worker.signal(signal.SIGKILL)  # a task has closed its ring, so no result will come
             if not worker.tasks:
                 continue
-            if len(worker.tasks) > 1 and now > worker.since + LONG_TASK and not worker.recalled:
+            if worker.has_unbegun() and now > worker.since + LONG_TASK and not worker.recalled:
                 # Others may have later tasks in their rings, which must not begin before these.
                 for each in self.dispatcher.workers:
-                    if len(each.tasks) > 1:  # an idle one stays free
+                    if len(each.tasks) > 1 or each is worker:  # an idle one stays free
                         self.dispatcher.recall(each)
             if self.watches and worker.tasks and worker.killed_for is None:
                 self._check_limits(worker, now)

@@ -290,6 +290,10 @@ class Worker:
         """Tell whether the worker has no task left that it has not begun."""
         return bool(self.ring.claimed >= self._sent)
 
+    def has_unbegun(self) -> bool:
+        """Tell whether tasks wait in its ring: behind another one, or because it is stopped."""
+        return self.most > 1 and bool(self.tasks) and (len(self.tasks) > 1 or not self.has_begun_all())
+
     def take_back(self, count: int | None = None) -> list[Task | Item]:
         """Return the tasks that the worker has not begun, of those at most the oldest *count*."""
         until = self._sent if count is None else min(self._sent, self.ring.claimed + count)
