@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -222,6 +224,40 @@ def test_a_strict_put_raises_the_error(forking: Any) -> None:
     queue.put(1)
     assert queue.get() == 1
     closed(queue)
+
+
+@pytest.mark.parametrize("way", ["put", "strict put", "aput", "asend", "put that nobody reads"])
+def test_an_object_that_cannot_be_sent_keeps_no_frame(
+    forking: Any, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(channel_queues, "_strict", way == "strict put")
+
+    def attempt(send: Any, value: Any = lambda: 0) -> weakref.ref[Any]:
+        local = threading.Event()
+        known = weakref.ref(local)
+        with contextlib.suppress(AttributeError, pickle.PicklingError):
+            send(value)
+        return known
+
+    queue, (reader, writer) = forking.Queue(), forking.Pipe(False)
+    gc.disable()
+    try:
+        if way == "aput":
+            known = attempt(lambda value: asyncio.run(queue.aput(value)))
+        elif way == "asend":
+            known = attempt(lambda value: asyncio.run(writer.asend(value)))
+        elif way == "put that nobody reads":
+            queue._reader.close()
+            known = attempt(queue.put, 1)
+        else:
+            known = attempt(queue.put)
+        gc.collect()  # a loop of asyncio has circles of its own
+        assert known() is None
+    finally:
+        gc.enable()
+        for each in (reader, writer):
+            each.close()
+        closed(queue)
 
 
 @pytest.mark.timeout(60)

@@ -332,6 +332,15 @@ static PyObject *message_leave(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* take_error() -> why it was not pickled or sent, which it has no longer: the traceback of an error
+ * that is raised has a frame that has the message */
+static PyObject *message_take_error(PyObject *op, PyObject *unused)
+{
+    PyObject *error = ((Message *)op)->error;
+    ((Message *)op)->error = NULL;
+    return error == NULL ? Py_NewRef(Py_None) : error;
+}
+
 static PyObject *get_data(PyObject *op, void *unused)
 {
     PyObject *data = ((Message *)op)->data;
@@ -353,6 +362,7 @@ static PyObject *get_handles(PyObject *op, void *unused)
 
 static PyMethodDef methods[] = {
     {"leave", message_leave, METH_NOARGS, "Leave its in-flight references to its receiver."},
+    {"take_error", message_take_error, METH_NOARGS, "Return its error, which it has no longer."},
     {NULL, NULL, 0, NULL},
 };
 

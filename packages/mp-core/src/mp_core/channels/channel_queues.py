@@ -255,9 +255,9 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
                 self._notempty.notify()
                 return True
         if message.data is None:
-            self._not_pickled(message.error, obj)
+            self._not_pickled(message.take_error(), obj)
         else:
-            self._failed(message.error, obj)
+            self._failed(message.take_error(), obj)
         return True
 
     def _failed(self, error: Exception, obj: Any) -> None:

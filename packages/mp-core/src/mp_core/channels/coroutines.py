@@ -452,7 +452,7 @@ async def send(connection: Any, obj: Any) -> None:
         return
     message = connection._offer(obj, 0)
     if message.error is not None:
-        raise message.error
+        raise message.take_error()
     if message is not backend.SENT:
         await sender.send(connection, connection._send_unless, message)
 
