@@ -248,13 +248,15 @@ os.setsid()
 """
 
 
+@pytest.mark.parametrize("start", [FREE, ""], ids=["no relative", "a descendant"])
 @pytest.mark.parametrize("family", ["AF_INET", "AF_UNIX"])
-def test_a_foreign_process_with_numpy_alone_understands(strategy: str, family: str) -> None:
+def test_a_foreign_process_with_numpy_alone_understands(strategy: str, family: str, start: str) -> None:
     with Listener(family=family) as listener:
         address = listener.address if family == "AF_UNIX" else str(listener.address[1])
-        # Through a shell that ends at once, so that it is no descendant of ours by the time it speaks.
-        peer = subprocess.Popen([sys.executable, "-c", FREE + ECHO, address, family])
-        peer.wait(60)
+        # A process that ends at once makes it no descendant of ours by the time it speaks.
+        peer = subprocess.Popen([sys.executable, "-c", start + ECHO, address, family])
+        if start:
+            peer.wait(60)
         with listener.accept() as connection:
             assert mp.get_sharing(connection) is False
             for thing in (np.arange(3), np.arange(float(N)), mp.shared.ones(N), np.ma.masked_less(np.arange(9), 3)):
@@ -263,6 +265,7 @@ def test_a_foreign_process_with_numpy_alone_understands(strategy: str, family: s
             connection.send(np.random.default_rng(1))
             assert connection.recv().random() == np.random.default_rng(1).random()
             connection.send(None)
+    assert peer.wait(60) == 0
 
 
 def test_a_peer_in_another_mount_namespace_gets_values(tmp_path: Path, strategy: str) -> None:

@@ -5,8 +5,9 @@ Note [Which receivers can share]
     a pipe, a socketpair                      yes: both ends were made in one process and inherited
     AF_INET, AF_INET6, AF_VSOCK, ...          no: the other end may be another machine
     AF_UNIX, peer in another mount namespace  no: it cannot see the runtime folder
-    AF_UNIX, peer is no relative of ours and
-      has not loaded this library             no: it has no library to receive with
+    AF_UNIX, peer has not loaded this library
+      and is no relative of ours, or another
+      program that we have started            no: it may have no library to receive with
     AF_UNIX, nothing is known about the peer  yes; the receiver's error says so if that is wrong
 
 A message by value is the pickle that multiprocessing alone would make: arrays in NumPy's own form, and no name of these
@@ -138,13 +139,27 @@ def _can_share(pid: int) -> bool:
         ours, theirs = os.stat("/proc/self/ns/mnt"), os.stat(f"/proc/{pid}/ns/mnt")
         if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
             return False
-        if _descends(os.getpid(), pid) or _descends(pid, os.getpid()):
+        if _descends(os.getpid(), pid) or (_descends(pid, os.getpid()) and _is_of_multiprocessing(pid)):
             return True
         # The library may be another installation's: its name is the same in all of them.
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
             return backend.library_name() in maps.read()
     except OSError:
         return True  # nothing is known
+
+
+def _is_of_multiprocessing(pid: int) -> bool:
+    """Tell whether a descendant was forked, or started by multiprocessing, and so has the packages that we have."""
+    with open("/proc/self/cmdline", "rb") as ours, open(f"/proc/{pid}/cmdline", "rb") as theirs:
+        line = theirs.read()
+        return line == ours.read() or any(word in line for word in _OF_MULTIPROCESSING)
+
+
+_OF_MULTIPROCESSING = (
+    b"from multiprocessing.spawn import",
+    b"from multiprocessing.forkserver import",
+    b"--multiprocessing",
+)
 
 
 def _descends(pid: int, ancestor: int) -> bool:
