@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -199,19 +200,26 @@ def test_a_folder_and_a_second_double_dash(script: str, tmp_path: Path) -> None:
 
 
 ON_A_TERMINAL = """
-    import sys
+    import os, sys, time
 
     if sys.argv[1] == "long":
         for number in range(200):
             print(f"<{number} {'x' * 200}>")
     elif sys.argv[1] == "fail":
         sys.exit(3)
+    elif os.environ["RANK"] == "0":
+        os.write(1, b"caf\\xe9\\n")
+        for number in range(3):
+            os.write(2, b"\\r%d of 3" % number)
+            while not os.path.exists(f"{sys.argv[2]}/{number}"):
+                time.sleep(0.01)
+        os.write(2, b"\\n")
 """
 
 
-def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
+def on_a_terminal(*arguments: str, seen: Callable[[bytes], object] = bool, **environment: str) -> tuple[int, str]:
     """
-    Run the command on a terminal; return the exit code and the output.
+    Run the command on a terminal; return the exit code and the output, which is given to *seen* as it comes.
     """
     ours, theirs = os.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
@@ -229,9 +237,10 @@ def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
             with open(ours, "rb", buffering=0) as terminal:
                 while data := terminal.read(1 << 16):
                     said += data
+                    seen(said)
         except OSError:
             pass  # no process has the terminal open any more
-        return process.wait(60), said.decode()
+        return process.wait(60), said.decode(errors="surrogateescape")
 
 
 @pytest.fixture
@@ -254,6 +263,20 @@ def test_on_a_terminal_progress_is_drawn_between_whole_lines(terminal_script: st
     assert len(lines) == 400
     assert not [line for *_, line in lines if not re.match(r"\x1b\[\d+m\[rank \d\] \x1b\[0m<", line)]
     assert not [drawn for *drawn, _ in lines if drawn and drawn[-1].strip()]
+
+
+def test_on_a_terminal_a_progress_line_moves_and_bytes_are_as_they_came(terminal_script: str, tmp_path: Path) -> None:
+    pytest.importorskip("tqdm", reason="needs tqdm, which is not installed")
+
+    def go_on(said: bytes) -> None:
+        for number in range(3):
+            if b"%d of 3" % number in said:
+                (tmp_path / str(number)).touch()
+
+    code, said = on_a_terminal("-n", "2", terminal_script, "moves", str(tmp_path), seen=go_on)
+    assert code == 0, said
+    assert "caf\udce9\r\n" in said
+    assert "ranks ended" in said
 
 
 @pytest.mark.parametrize("colour", [True, False])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 from mp_spawn import run
 
@@ -155,6 +158,46 @@ def test_a_full_disk_is_named_and_the_exit_code_is_the_ranks(tmp_path: Path, mod
     assert code == 0, err
     assert b"No space left" in err
     assert b"Traceback" not in err
+
+
+def test_a_reader_that_does_not_read_keeps_no_signal_from_ending_the_job(tmp_path: Path) -> None:
+    text = """
+        import os
+        while True:
+            os.write(1, b"x" * 4095 + b"\\n")
+            open(os.environ["RANK"], "w").close()
+    """
+    nobody_reads, output = os.pipe()
+    process = start(tmp_path, text, "-n", "2", "--grace-period", "1", stdout=output)
+    os.close(output)
+    try:
+        assert until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        process.send_signal(signal.SIGTERM)
+        code, _, err = ended(process)
+    finally:
+        os.close(nobody_reads)
+    assert code == 128 + signal.SIGTERM, err
+    assert b"nobody reads it" in err
+
+
+def test_a_log_file_that_cannot_be_written_is_named_once_and_has_no_gap(tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    text = """
+        for number in range(300):
+            print(f"{number:050}", flush=True)
+    """
+    options = ("-n", "2", "--log-dir", str(tmp_path / "logs"), "--tee")
+    code, out, err = ended(start(tmp_path, text, *options, preexec_fn=limit))
+    assert code == 0, err
+    assert out.count(b"\n") == 600
+    assert err.count(b"cannot be written") == 2, err
+    whole = "".join(f"{number:050}\n" for number in range(300))
+    for rank in range(2):
+        written = (tmp_path / "logs" / f"rank-{rank}.out").read_text()
+        assert 0 < len(written) <= 4096
+        assert whole.startswith(written)
 
 
 CLOSES_ALL = """

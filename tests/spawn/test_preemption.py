@@ -114,6 +114,65 @@ def test_after_a_failure_a_rank_that_does_not_end_is_killed_after_the_grace_peri
         assert "saved" not in running.notes(0)
 
 
+WAITS = """
+    import os, signal, sys, threading, time
+
+    rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+    def note(word):
+        with open(f"{sys.argv[1]}/{rank}", "a") as file:
+            file.write(word + "\\n")
+
+    def may_end():
+        while not os.path.exists(f"{sys.argv[1]}/may-end"):
+            time.sleep(0.01)
+
+    note("begun" + restarts)
+    if rank == "1" and restarts == "0":
+        threading.Thread(target=may_end).start()
+        note("raises")
+        raise ValueError("it has a thread that goes on")
+    if rank == "0" and restarts == "0" and sys.argv[2:] == ["fails"]:
+        while "raises" not in open(f"{sys.argv[1]}/1").read():
+            time.sleep(0.01)
+        sys.exit(3)
+    signal.signal(signal.SIGTERM, lambda *_: (note("SIGTERM"), sys.exit(143)))
+    note("ready")
+    may_end()
+"""
+
+
+@contextmanager
+def waiting(folder: Path, *arguments: str) -> Iterator[Job]:
+    """A job whose rank 1 has raised, and is to be started again when its thread ends."""
+    (folder / "waits.py").write_text(textwrap.dedent(WAITS))
+    command = ["-n", "2", "--max-restarts", "3", "--grace-period", "100", str(folder / "waits.py"), str(folder)]
+    with running_command(*command, *arguments, stdout=subprocess.DEVNULL) as process:
+        yield Job(folder, process)
+
+
+def test_a_signal_reaches_ranks_while_another_that_has_raised_does_not_end(tmp_path: Path) -> None:
+    with waiting(tmp_path) as running:
+        running.wait_for("ready", 0)
+        running.wait_for("raises", 1)
+        running.process.send_signal(signal.SIGTERM)
+        running.wait_for("SIGTERM", 0)
+        (tmp_path / "may-end").touch()
+        running.process.communicate(timeout=60)
+        assert running.notes(0) == ["begun0", "ready", "SIGTERM"]
+        assert running.notes(1) == ["begun0", "raises"]
+
+
+def test_a_rank_is_started_again_while_another_that_has_raised_does_not_end(tmp_path: Path) -> None:
+    with waiting(tmp_path, "fails") as running:
+        running.wait_for("begun1", 0)
+        assert running.notes(1) == ["begun0", "raises"]
+        (tmp_path / "may-end").touch()
+        _, err = running.process.communicate(timeout=60)
+        assert running.process.returncode == 0, err
+        assert running.notes(1)[:3] == ["begun0", "raises", "begun1"]
+
+
 def test_torchruns_variable_sets_the_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
     from mp_spawn.command import command_line
 

@@ -184,7 +184,7 @@ def show_plain(count: int, interval: float) -> None:
     change = Change()
     on_terminal = sys.stdout.isatty()
     for report in reports(count, interval):
-        width = os.get_terminal_size().columns if on_terminal else 1000
+        width = (os.get_terminal_size().columns or 80) if on_terminal else 1000  # a new one may not know its size
         print((CLEAR if on_terminal else "") + plain(report, change, width), flush=True)
 
 

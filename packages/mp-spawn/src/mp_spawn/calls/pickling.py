@@ -31,10 +31,10 @@ def dumps_plainly(thing: Any) -> bytes:
 
 
 def dumps(
-    thing: Any, what: str, start_method: str = "spawn", same_main: bool = False, reducer: Reducer | None = None
+    thing: Any, what: str, start_method: str = "", same_main: bool = False, reducer: Reducer | None = None
 ) -> bytes:
     """
-    Pickle *thing* for another process; *what* names it in the error.
+    Pickle *thing* for another process; *what* names it in the error, with the *start_method* if that is why.
 
     *same_main* says that the receiver has the very same main module, as the parent of a forked rank has. Raises
     `pickle.PicklingError` with the reason and the remedy.
@@ -55,8 +55,9 @@ def dumps(
     try:
         pickler.dump(thing)
     except (*UNPICKLABLE, TypeError) as error:
-        remedy = ", or use start_method='fork'" if "cloudpickle" in str(error) else ""
-        text = f"{what} cannot be pickled for start_method={start_method!r}: {error}{remedy}"
+        remedy = ", or use start_method='fork'" if start_method and "cloudpickle" in str(error) else ""
+        why = f" for start_method={start_method!r}" if start_method else ""
+        text = f"{what} cannot be pickled{why}: {error}{remedy}"
         raise pickle.PicklingError(text) from error
     return file.getvalue()
 

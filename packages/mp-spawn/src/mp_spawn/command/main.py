@@ -36,7 +36,7 @@ from mp_spawn.output.destinations import STREAMS, Capture, Prefix, output_for, w
 from mp_spawn.output.terminal import Row, progress, tell, tell_failure
 from mp_spawn.ranks.rank import stacks_of
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
-from mp_spawn.ranks.signals import Ended, Forwarding
+from mp_spawn.ranks.signals import FORWARDED, Ended, Forwarding
 
 # As the command timeout does.
 TIMED_OUT = 124
@@ -111,7 +111,8 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     if too_few:
         tell(f"mp-spawn: {TOO_FEW}")
     job.time_to_end = chosen.shutdown_timeout
-    # A rank in a group of its own would be stopped when it reads from the terminal.
+    if chosen.no_python:  # a shell does not send on what it is sent
+        job.to_group |= frozenset(FORWARDED)
     job.gives_terminal = (nprocs == 1 or chosen.stdin is not None) and has_terminal()
     job.gives_stdin = is_open(0) and (job.gives_terminal or not os.isatty(0))
     job.passed_on = inheritable()

@@ -18,6 +18,7 @@ from mp_spawn.calls.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
 from mp_spawn.output.destinations import Inherit, Output
 from mp_spawn.output.streams import Streams
 from mp_spawn.ranks.diagnostics import Stacks
+from mp_spawn.ranks.process_group import TO_GROUP
 from mp_spawn.ranks.process_handle import PidFd
 from mp_spawn.ranks.rank import Rank
 from mp_spawn.ranks.rank_spec import RankSpec
@@ -87,6 +88,8 @@ class Job:
     gives_terminal: bool = False
     #: The descriptors that each rank inherits from whoever has started this process.
     passed_on: frozenset[int] = frozenset()
+    #: The signals that go to all processes of a rank's own group.
+    to_group: frozenset[int] = TO_GROUP
     #: Seconds from SIGTERM to SIGKILL.
     time_to_end: float = TERM_TO_KILL
     #: That of the ranks' random numbers.
@@ -168,11 +171,19 @@ class Job:
                 payload.close()
             self.output.started()
         return [
-            Rank(rank, process, pidfd, inbox, file, restarts, kills)
+            Rank(rank, process, pidfd, inbox, file, restarts, kills, self.to_group_of(rank))
             for (rank, restarts), (process, pidfd), inbox, file in zip(
                 ranks.items(), started, inboxes, stacks, strict=True
             )
         ]
+
+    def has_group(self, rank: int) -> bool:
+        """Tell whether a rank leads a group of its own: the system stops one that reads from the terminal."""
+        return self.own_group and not (rank == 0 and self.gives_terminal)
+
+    def to_group_of(self, rank: int) -> frozenset[int]:
+        """Return the signals that go to all processes of the rank's group."""
+        return self.to_group if self.has_group(rank) else frozenset()
 
     def preparation(self) -> dict[str, Any]:
         """Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, …."""
@@ -213,7 +224,7 @@ class Job:
             stacks=InheritedFd(stacks.fd) if stacks else None,
             env=env,
             cpus=self.cpus[rank] if self.cpus else None,
-            own_group=self.own_group and not (rank == 0 and self.gives_terminal),
+            own_group=self.has_group(rank),
             wants_result=self.wants_result,
             is_program=self.is_program,
             seed=self.seed,

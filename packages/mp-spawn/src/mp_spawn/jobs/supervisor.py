@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from selectors import EVENT_READ, BaseSelector
@@ -14,6 +15,7 @@ from typing import Any, Self
 
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.jobs.job import Job, are_descriptors_few
+from mp_spawn.ranks.process_handle import POLL_EVERY_S
 from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.report_pipe import Kind
 from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, was_sent
@@ -46,6 +48,8 @@ class Supervisor:
         #: By a signal, which the ranks have been sent: they are not started again, and are sent no SIGTERM in addition.
         self.was_told_to_end = False
         self._polled_at = 0.0
+        # The ranks to be started again when they, and what they have left, have ended; and when those are killed.
+        self._ending: dict[Rank, float] = {}
         # From SIGTERM to SIGKILL.
         self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
 
@@ -86,39 +90,46 @@ class Supervisor:
         with self.events() as events:
             changed = self._poll(events, 0.0, late=True) or self.ranks
             while True:
-                if self._restart_failed(events, changed) or all_ended(self.ranks):
+                if self._restart_failed(events, changed) or (all_ended(self.ranks) and not self._ending):
                     return True
                 left = None if deadline is None else deadline - time.monotonic()
-                changed = self._poll(events, left)
+                changed = self._poll(events, self._until_late(left))
                 if not changed and left is not None and left <= 0:
                     return False
 
     def _restart_failed(self, events: Events, changed: list[Rank]) -> bool:
         """Start those of *changed* again that have failed, or all ranks with one; return True if one may not be."""
-        failed = [(rank, failure) for rank in changed if (failure := self.failure(rank)) is not None]
+        concerned = dict.fromkeys([*changed, *self._ending])
+        failed = [(rank, failure) for rank in concerned if (failure := self.failure(rank)) is not None]
         if not failed:
             return False
         if self.job is None or self.was_told_to_end or any(old.restarts >= self.job.max_restarts for old, _ in failed):
             return True
         if self.job.restarts_all:
             return not self._restart_all(events, failed[0][1], self.job)
-        for old, _ in failed:
-            self._await_end(events, old)
+        ended = [(rank, failure) for rank, failure in failed if rank.ended and not rank.has_left()]
+        for rank, _ in failed:
+            self._ending.setdefault(rank, time.monotonic() + self._time_to_end)
+        for rank, _ in ended:
+            del self._ending[rank]
         # The descriptors of an old rank go when a new one has its place.
-        few = are_descriptors_few(len(failed), self.job.output)
-        for together in [[each] for each in failed] if few else [failed]:
+        few = are_descriptors_few(len(ended), self.job.output)
+        for together in [[each] for each in ended] if few or not ended else [ended]:
             self.restart(together, self.job)
             for old, _ in together:
                 events.add(self.ranks[old.index])
         return False
 
-    def _await_end(self, events: Events, rank: Rank) -> None:
-        """Wait for the end of a rank that has raised, and kill it if it does not end."""
-        if not rank.ended:
-            events.remove(rank)
-            rank.process.join(self._time_to_end)
-            rank.signal(signal.SIGKILL)
-            rank.reap(time.monotonic())
+    def _until_late(self, timeout: float | None) -> float | None:
+        """Kill what is late of the ranks to be started again; return when to look again, at most after *timeout*."""
+        waits = [] if timeout is None else [timeout]
+        for rank, at in self._ending.items():
+            left = at - time.monotonic()
+            if left <= 0:
+                rank.signal(signal.SIGKILL)
+                rank.kill_left()
+            waits.append(POLL_EVERY_S if rank.ended or left <= 0 else left)
+        return min(waits, default=None)
 
     def restart(self, failed: list[tuple[Rank, Failure]], job: Job) -> None:
         """Start ranks again that have failed and ended: at once, since they share what a start costs."""
@@ -143,6 +154,7 @@ class Supervisor:
             if not rank.ended:
                 events.remove(rank)
         self._stop(GRACE, casualties=True)
+        self._end_left()
         if self.was_told_to_end or not all_ended(self.ranks):
             return False
         again = first.restarts + 1
@@ -210,6 +222,18 @@ class Supervisor:
             self.signal(signal.SIGKILL, casualties)
             self.pass_time(KILL_TO_DEAD)
 
+    def _end_left(self) -> None:
+        """Let what failed ranks have left in their groups end, and kill what does not."""
+        if not any(rank.has_left() for rank in self.ranks):
+            return
+        seconds = self._time_to_end if self.was_told_to_end else min(self._time_to_end, TERM_TO_KILL)
+        deadline = time.monotonic() + seconds
+        with self.events() as events:
+            while any(rank.has_left() for rank in self.ranks) and time.monotonic() < deadline:
+                self._poll(events, POLL_EVERY_S)
+        for rank in self.ranks:
+            rank.kill_left()
+
     def text(self, rank: int, stream: str) -> str:
         return "" if self.job is None else self.job.output.text(rank, stream)
 
@@ -241,9 +265,21 @@ class Supervisor:
         """Close the descriptors of the job."""
         for rank in self.ranks:
             rank.close()
+        self._end_left()
         if self.job is not None and all_ended(self.ranks):
-            self.job.output.finish()
+            self.job.output.finish(self._gives_up_output(time.monotonic()))
             self.job.death_pipe.close()
+
+    def _gives_up_output(self, since: float) -> Callable[[], bool]:
+        """Return what tells, after the ranks have ended, whether to wait no longer for a reader of their output."""
+        until = since + min(self._time_to_end, TERM_TO_KILL)
+
+        def is_given_up() -> bool:
+            if self.signals is not None and threading.current_thread() is threading.main_thread():
+                self.signals.handle(self.forward)
+            return self.was_told_to_end and time.monotonic() > until
+
+        return is_given_up
 
     def reports(self) -> list[bytes]:
         """Return the pickled result of each rank, after join() has returned True."""

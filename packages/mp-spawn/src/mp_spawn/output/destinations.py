@@ -21,6 +21,7 @@ logger = logging.getLogger("mp_spawn")
 STREAMS = ("stdout", "stderr")
 # A line of more bytes than this is written in parts, so that a rank cannot fill the parent's memory.
 LONGEST = 1 << 20
+POLL_EVERY_S = 0.1
 COLOURS = (36, 33, 35, 32, 34, 31)
 
 Pair = tuple[InheritedFd, InheritedFd]
@@ -57,8 +58,10 @@ class Output:
     def add(self, rank: int, text: str) -> None:
         """Append the launcher's text about a failure to the standard error of a rank, if that is a file."""
 
-    def finish(self) -> None:
-        """Write the rest and stop, once all ranks have ended."""
+    def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
+        """
+        Write the rest and stop, once all ranks have ended; where nobody reads it, wait until *is_given_up* says True.
+        """
         self.close_ends()
 
 
@@ -146,17 +149,24 @@ class Piped(Output):
                     raise
                 self._wake, self._thread = wake, thread
 
-    def finish(self) -> None:
+    def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
         self.close_ends()
         with self._lock:
             self._stop = True
             if self._wake is not None:
                 os.write(self._wake[1], b".")
-        if self._thread is not None:
-            self._thread.join()
+        while self.is_writing():
+            self._thread.join(POLL_EVERY_S)  # type: ignore[union-attr]
+            if is_given_up() and self.is_writing():
+                logger.error("the rest of the output of the ranks is lost: nobody reads it")
+                break
         for fd in self._new:  # of ranks that were not started
             os.close(fd)
         self._new.clear()
+
+    def is_writing(self) -> bool:
+        """Tell whether the thread still has some of the output."""
+        return self._thread is not None and self._thread.is_alive()
 
     def _run(self, wake: tuple[int, int]) -> None:
         with selectors.PollSelector() as selector:  # takes no descriptor
@@ -319,12 +329,12 @@ class Prefix(Piped):
 _LINE_START = re.compile(rb"\n|\r(?!\n|\Z)")
 
 
-def write_to(target: TextIO, data: bytes) -> None:
+def write_to(target: TextIO, data: bytes | memoryview) -> None:
     """Write bytes to a text stream, past its encoding; as text where there is nothing under it."""
     target.flush()
     buffer: Any = getattr(target, "buffer", None)
     if buffer is None:
-        target.write(data.decode(getattr(target, "encoding", None) or "utf-8", "backslashreplace"))
+        target.write(bytes(data).decode(getattr(target, "encoding", None) or "utf-8", "backslashreplace"))
         target.flush()
         return
     # Not into the buffer of a file: what could not be written would stay there, and fail again when Python ends.

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
 from mp_spawn.errors import Failure
+from mp_spawn.output.destinations import write_to
 
 REDRAW_EVERY_S = 0.1
 BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
@@ -68,12 +69,13 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
     before, over = (sys.stdout, sys.stderr), threading.Event()
     columns, rows = shutil.get_terminal_size()  # tqdm draws nothing on a terminal that does not know its size
     size = {"ncols": columns - 1, "nrows": rows}
+    begun: set[_Bytes] = set()
     bar = Bar(total=total, desc="ranks ended", file=sys.stderr, leave=False, bar_format=BAR, **size)
 
     def redraw() -> None:
         while not over.wait(REDRAW_EVERY_S):
             with Bar.get_lock():
-                if not over.is_set():
+                if not over.is_set() and not begun:
                     bar.n = ended()  # so that no rank has to notify it
                     bar.refresh()
 
@@ -82,7 +84,7 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
         # A stream that is no terminal needs no redirection.
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
             if stream.isatty():
-                setattr(sys, name, _Above(Bar, before[1]))
+                setattr(sys, name, _Above(_Bytes(bar, stream, begun)))
         redraws.start()
         yield
     finally:
@@ -104,18 +106,40 @@ def _discard_output(stream: TextIO) -> None:
     os.close(null)
 
 
+class _Bytes:
+    """
+    Writes bytes to a terminal above the progress line, which waits while a line there has not ended.
+
+    It adds itself to the streams that have *begun* a line.
+    """
+
+    def __init__(self, bar: Any, terminal: TextIO, begun: set[_Bytes]) -> None:
+        self.terminal = terminal
+        self._bar = bar
+        self._begun = begun
+
+    def write(self, data: bytes | memoryview) -> int:
+        with self._bar.get_lock():
+            if not self._begun:
+                self._bar.clear(nolock=True)
+                self._bar.fp.flush()
+            write_to(self.terminal, data)
+            (self._begun.discard if data[-1:] == b"\n" else self._begun.add)(self)
+            if not self._begun:
+                self._bar.refresh(nolock=True)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+
 class _Above(io.TextIOBase):
     """A stream whose lines appear on the terminal above the progress line."""
 
-    def __init__(self, bar: Any, terminal: TextIO) -> None:
-        self._bar = bar
-        self._terminal = terminal
-        self._rest = ""
+    def __init__(self, buffer: _Bytes) -> None:
+        self.buffer = buffer
 
     def write(self, text: str) -> int:
-        lines, end, self._rest = (self._rest + text).rpartition("\n")
-        if end:
-            self._bar.write(lines, self._terminal)
+        self.buffer.write(text.encode(self.encoding, "backslashreplace"))
         return len(text)
 
     def isatty(self) -> bool:
@@ -123,4 +147,4 @@ class _Above(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return self._terminal.encoding
+        return self.buffer.terminal.encoding

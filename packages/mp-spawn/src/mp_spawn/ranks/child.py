@@ -114,7 +114,7 @@ def call(spec: RankSpec) -> None:
         blob = b""
         if spec.wants_result:
             what = f"the result of rank {spec.rank}, {type(result).__name__},"
-            blob = _pickled(spec.by_value, dumps, result, what, "spawn", spec.payload.forked)
+            blob = _pickled(spec.by_value, dumps, result, what, "", spec.payload.forked)
         reporter.send(Kind.RETURNED, blob=blob)
 
 

@@ -16,6 +16,7 @@ from typing import Self
 
 from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.ranks.diagnostics import DUMP, Stacks, blocking_threads
+from mp_spawn.ranks.process_group import is_alive, leads_group, send_to_group
 from mp_spawn.ranks.process_handle import PidFd
 from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
 from mp_spawn.ranks.signals import Deferral, Forwarding
@@ -48,6 +49,7 @@ class Rank:
         stacks: Stacks | None = None,
         restarts: int = 0,
         kills_before: dict[str, int] | None = None,
+        to_group: frozenset[int] = frozenset(),
     ) -> None:
         self.index = index
         self.process = process
@@ -58,6 +60,9 @@ class Rank:
         self._pidfd = pidfd
         self._inbox = inbox
         self._kills_before = kills_before
+        # Which signals all processes of its group are sent; none if it has no group of its own.
+        self._to_group = to_group
+        self._has_left = False
         self._casualty_at: float | None = None
         self._killed_by = ""
         self._stack = ""
@@ -107,6 +112,19 @@ class Rank:
         elif code is not None and -code in CRASHES and self.stacks is not None:
             self._stack = self.stacks.text()
         self.close()
+        if code and self._to_group:
+            self._has_left = send_to_group(self.pid, signal.SIGTERM)
+            send_to_group(self.pid, signal.SIGCONT)
+
+    def has_left(self) -> bool:
+        """Tell whether a process still runs that this rank has started, and left when it failed. They get a SIGTERM."""
+        self._has_left = self._has_left and is_alive(self.pid)
+        return self._has_left
+
+    def kill_left(self) -> None:
+        """Kill what this rank has left."""
+        if self._has_left:
+            send_to_group(self.pid, signal.SIGKILL)
 
     def ask_for_stacks(self) -> None:
         """Have the rank write the stacks of its threads, if the system sends it this signal."""
@@ -124,7 +142,10 @@ class Rank:
             self._casualty_at = time.monotonic()
             logger.warning("Terminating process %s via signal %s", self.pid, name_of_signal(signum))
         with suppress(OSError):
-            self._pidfd.send(signum)
+            if signum in self._to_group and self._pidfd.send(0) and leads_group(self.pid):
+                send_to_group(self.pid, signum)
+            else:
+                self._pidfd.send(signum)
 
     def failure(self, needs_result: bool) -> Failure | None:
         """Judge the end of this rank: return its failure, or None if it has not failed by itself."""

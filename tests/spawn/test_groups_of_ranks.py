@@ -1,0 +1,119 @@
+"""What a rank of the command has started gets the signals of a terminal, and ends with a rank that fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from descendants import Watched
+from jobs import running_command
+
+# Each rank starts a program, which writes its pid.
+WRAPPER = "sh -c 'echo $$ > {folder}/$RANK; exec sleep 300'"
+PROGRAM = """
+import os, subprocess, sys
+begun = subprocess.Popen(["sleep", "300"])
+with open(f"{sys.argv[1]}/{os.environ['RANK']}.new", "w") as file:
+    print(begun.pid, file=file)
+os.rename(file.name, file.name.removesuffix(".new"))
+"""
+
+
+@contextmanager
+def running(folder: Path, *arguments: str, script: str = "") -> Iterator[tuple[subprocess.Popen[str], Watched]]:
+    """Run two ranks; yield the command, and what its ranks have started."""
+    with running_command(*arguments) as command:
+        pids = [folder / "0", folder / "1"]
+        deadline = time.monotonic() + 60
+        while not all(path.exists() and path.read_text() for path in pids):
+            assert time.monotonic() < deadline and command.poll() is None, command.communicate()
+            time.sleep(0.01)
+        watched = Watched([int(path.read_text()) for path in pids])
+        try:
+            yield command, watched
+        finally:
+            watched.close()
+
+
+def end_of(command: subprocess.Popen[str]) -> tuple[int, str]:
+    _, err = command.communicate(timeout=60)
+    return command.returncode, err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_what_a_shell_of_a_rank_waits_for(tmp_path: Path, signum: signal.Signals) -> None:
+    wrapper = tmp_path / "wrapper.sh"
+    wrapper.write_text(WRAPPER.format(folder=tmp_path) + "\necho after\n")
+    with running(tmp_path, "-n", "2", "--no-python", "sh", str(wrapper)) as (command, begun):
+        command.send_signal(signum)
+        code, err = end_of(command)
+        assert begun.wait(5) == []
+    assert code == 128 + signum, err
+
+
+@pytest.mark.parametrize("why", ["SIGINT", "SIGTERM", "timeout", "failure", "other", "ignores"])
+def test_what_a_failed_rank_has_started_ends_with_it(tmp_path: Path, why: str) -> None:
+    script = tmp_path / "script.py"
+    ends = {
+        "failure": "sys.exit(3)",
+        "other": f"""
+import time
+while os.environ["RANK"] == "0" or not os.path.exists("{tmp_path}/0"):
+    time.sleep(0.01)
+sys.exit(3)
+""",
+        "ignores": "sys.exit(3)",
+    }
+    text = PROGRAM + ends.get(why, "begun.wait()")
+    if why == "ignores":
+        text = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + text
+    script.write_text(text)
+    options = ["--timeout", "3"] if why == "timeout" else ["--grace-period", "1"]
+    with running(tmp_path, "-n", "2", *options, str(script), str(tmp_path)) as (command, begun):
+        if why.startswith("SIG"):
+            command.send_signal(getattr(signal, why))
+        code, err = end_of(command)
+        assert begun.wait(5) == []
+    assert code == {"SIGINT": 130, "SIGTERM": 143, "timeout": 124}.get(why, 3), err
+
+
+def test_what_a_rank_leaves_that_ends_well_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    with running(tmp_path, "-n", "2", "--output", "inherit", str(script), str(tmp_path)) as (command, begun):
+        assert command.wait(60) == 0  # the programs have its output
+        assert len(begun.alive()) == 2
+
+
+@pytest.mark.parametrize("ignored", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_what_a_failed_rank_has_started_ends_before_it_is_started_again(tmp_path: Path, ignored: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        ignored
+        + PROGRAM
+        + """
+path = f"{sys.argv[1]}/{os.environ['RANK']}"
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    os.rename(path, path + ".first")
+    sys.exit(3)
+with open(path + ".first") as file:
+    left = f"/proc/{int(file.read())}/stat"
+if os.path.exists(left):
+    with open(left) as stat:
+        assert stat.read().rpartition(")")[2].split()[0] in "ZX"
+sys.exit(4)
+"""
+    )
+    with running_command(
+        "-n", "2", "--max-restarts", "1", "--grace-period", "1", str(script), str(tmp_path)
+    ) as command:
+        code, err = end_of(command)
+    assert code == 4, err
+    assert "AssertionError" not in err
+    assert os.path.exists(tmp_path / "0.first")
