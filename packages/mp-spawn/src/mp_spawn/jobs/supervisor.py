@@ -18,7 +18,7 @@ from mp_spawn.jobs.job import Job, are_descriptors_few
 from mp_spawn.ranks.process_handle import POLL_EVERY_S
 from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.report_pipe import Kind
-from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, was_sent
+from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, Forwarding, was_sent
 
 # All times are in seconds. From the first failure to SIGTERM for the others, by default: long enough to see which
 # other ranks fail at the same time.
@@ -228,9 +228,8 @@ class Supervisor:
             return
         seconds = self._time_to_end if self.was_told_to_end else min(self._time_to_end, TERM_TO_KILL)
         deadline = time.monotonic() + seconds
-        with self.events() as events:
-            while any(rank.has_left() for rank in self.ranks) and time.monotonic() < deadline:
-                self._poll(events, POLL_EVERY_S)
+        while any(rank.has_left() for rank in self.ranks) and time.monotonic() < deadline:
+            time.sleep(POLL_EVERY_S)  # no signal would hurry them
         for rank in self.ranks:
             rank.kill_left()
 
@@ -272,12 +271,14 @@ class Supervisor:
 
     def _gives_up_output(self, since: float) -> Callable[[], bool]:
         """Return what tells, after the ranks have ended, whether to wait no longer for a reader of their output."""
-        until = since + min(self._time_to_end, TERM_TO_KILL)
+        signals, until = self.signals, since + min(self._time_to_end, TERM_TO_KILL)
 
         def is_given_up() -> bool:
-            if self.signals is not None and threading.current_thread() is threading.main_thread():
-                self.signals.handle(self.forward)
-            return self.was_told_to_end and time.monotonic() > until
+            # In a program, its own handlers decide.
+            if isinstance(signals, Forwarding) and signals.fd >= 0:
+                signals.handle(self.forward)
+                return self.was_told_to_end and time.monotonic() > until
+            return False
 
         return is_given_up
 
