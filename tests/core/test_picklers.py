@@ -174,3 +174,25 @@ def test_a_message_that_fails_closes_its_descriptors_and_no_others() -> None:
         received, _ = queue.get()
         received.close()
     assert not waiting
+
+
+class Sends:
+    """Sends a message while it is pickled, and then refuses."""
+
+    def __reduce__(self) -> Any:
+        queue, thing = self.what  # type: ignore[attr-defined]
+        queue.put(thing)
+        raise ValueError("refused")
+
+
+def test_a_message_that_was_sent_while_another_is_pickled_keeps_its_descriptors() -> None:
+    queue, inner = mp.SimpleQueue(), Sends()
+    one, other = socket.socketpair()
+    with one, other:
+        inner.what = queue, [one, 1 + 1j]  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match="refused"):
+            queue.put([other, inner])
+        received, _ = queue.get()
+        with received:
+            received.send(b"arrived")
+        assert other.recv(7) == b"arrived"

@@ -47,7 +47,6 @@ import io
 import pickle
 import re
 import threading
-from collections import deque
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
@@ -168,10 +167,10 @@ _names_main = re.compile(b"__main__").search
 
 
 def _dump_without_main(obj: Any) -> Any:
-    begin = _count_waiting()
+    _waiting.of_last = []
     data = _pickle(ForkingPickler, obj)
     if _names_main(data):
-        _close_waiting_since(begin)
+        close_waiting(*_waiting.of_last)
         raise _MainIsNamed
     return data
 
@@ -270,12 +269,15 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         made = None
     if made is None or made.reducers is not table or table is None or cls is not ForkingPickler:
         made = _MessagePickler(cls, table)
-    begin = _count_waiting()
+    outer, own = _waiting.of_this, []  # type: ignore[var-annotated]
+    _waiting.of_this = own
     try:
         made.pickler.dump(obj)
     except BaseException:
-        _close_waiting_since(begin)
+        close_waiting(*own)
         raise
+    finally:
+        _waiting.of_this, _waiting.of_last = outer, own
     stream, places = made.file.take()
     objects = None if made.objects is None else made.objects.written()
     taken = made.taken
@@ -297,13 +299,12 @@ def _dump(cls: Any, obj: Any) -> memoryview:
 
 
 class _Waiting(threading.local):
-    """The descriptors that messages of this thread have put there to wait."""
+    """The descriptors that wait, of the message that this thread is pickling, without those in it, and of its last."""
 
-    def __init__(self) -> None:
-        self.identifiers: deque[tuple[Any, int]] = deque(maxlen=MOST_WAITING)
+    of_this: list[tuple[Any, int]] | None = None
+    of_last: list[tuple[Any, int]]
 
 
-MOST_WAITING = 1 << 14  # of one message, far more than there can be
 _waiting = _Waiting()
 _sharer: Any = None
 
@@ -318,32 +319,21 @@ def note_waiting(sharer: Any) -> None:
             close()
             return None, 0
         identifier: tuple[Any, int] = standard(send, close)
-        _waiting.identifiers.append(identifier)
+        if _waiting.of_this is not None:
+            _waiting.of_this.append(identifier)
         return identifier
 
     sharer.register = register
     _sharer = sharer
 
 
-def _count_waiting() -> int:
-    """Return how many have waited in this process, now or earlier."""
-    return 0 if _sharer is None else _sharer._key
-
-
-def _close_waiting_since(count: int) -> None:
-    """Close those that this thread has put there after so many."""
-    found = _waiting.identifiers
-    while found and found[-1][1] > count:
-        close_waiting(found.pop())
-
-
-def close_waiting(identifier: tuple[Any, int]) -> None:
+def close_waiting(*identifiers: tuple[Any, int]) -> None:
     """Close what waits in this process for its receiver, unless it has been received."""
-    address, key = identifier
-    with _sharer._lock:
-        _, close = _sharer._cache.pop(key, (None, None)) if address == _sharer._address else (None, None)
-    if close is not None:
-        close()
+    for address, key in identifiers:
+        with _sharer._lock:
+            _, close = _sharer._cache.pop(key, (None, None)) if address == _sharer._address else (None, None)
+        if close is not None:
+            close()
 
 
 backend.setup_reducer_table(reducers.without, reducers.find)

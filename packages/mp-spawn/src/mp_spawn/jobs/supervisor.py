@@ -107,9 +107,14 @@ class Supervisor:
             return True
         if self.job.restarts_all:
             return not self._restart_all(events, failed[0][1], self.job)
-        ended = [(rank, failure) for rank, failure in failed if rank.ended and not rank.has_left()]
+        now = time.monotonic()
         for rank, _ in failed:
-            self._ending.setdefault(rank, time.monotonic() + self._time_to_end)
+            self._ending.setdefault(rank, now + self._time_to_end)
+        ended = [
+            (rank, failure)
+            for rank, failure in failed
+            if rank.ended and (not rank.has_left() or now > self._ending[rank] + KILL_TO_DEAD)
+        ]
         for rank, _ in ended:
             del self._ending[rank]
         # The descriptors of an old rank go when a new one has its place.

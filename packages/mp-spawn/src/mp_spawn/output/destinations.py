@@ -112,7 +112,7 @@ class Piped(Output):
         super().__init__()
         self._new: dict[int, tuple[int, str]] = {}
         self._pipes: dict[int, tuple[int, str]] = {}
-        self._stop = False
+        self._stop = self._is_given_up = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         # The wake-up pipe of the thread, while it runs.
@@ -151,6 +151,8 @@ class Piped(Output):
 
     def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
         self.close_ends()
+        if self._is_given_up:
+            return
         with self._lock:
             self._stop = True
             if self._wake is not None:
@@ -159,7 +161,8 @@ class Piped(Output):
             self._thread.join(POLL_EVERY_S)  # type: ignore[union-attr]
             if is_given_up() and self.is_writing():
                 logger.error("the rest of the output of the ranks is lost: nobody reads it")
-                break
+                self._is_given_up = True  # the thread may have the lock
+                return
         for fd in self._new:  # of ranks that were not started
             os.close(fd)
         self._new.clear()

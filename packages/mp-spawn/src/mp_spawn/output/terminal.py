@@ -79,12 +79,15 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
                     bar.n = ended()  # so that no rank has to notify it
                     bar.refresh()
 
+    if bar.disable:  # by a variable of tqdm
+        yield
+        return
     redraws = threading.Thread(target=redraw, name="mp_spawn progress", daemon=True)
     try:
         # A stream that is no terminal needs no redirection.
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
             if stream.isatty():
-                setattr(sys, name, _Above(_Bytes(bar, stream, begun)))
+                setattr(sys, name, _Above(_Bytes(bar, before[1], stream, begun)))
         redraws.start()
         yield
     finally:
@@ -113,16 +116,19 @@ class _Bytes:
     It adds itself to the streams that have *begun* a line.
     """
 
-    def __init__(self, bar: Any, terminal: TextIO, begun: set[_Bytes]) -> None:
+    def __init__(self, bar: Any, drawn_on: TextIO, terminal: TextIO, begun: set[_Bytes]) -> None:
         self.terminal = terminal
         self._bar = bar
+        self._drawn_on = drawn_on
         self._begun = begun
 
     def write(self, data: bytes | memoryview) -> int:
+        if not data:
+            return 0
         with self._bar.get_lock():
             if not self._begun:
                 self._bar.clear(nolock=True)
-                self._bar.fp.flush()
+                self._drawn_on.flush()
             write_to(self.terminal, data)
             (self._begun.discard if data[-1:] == b"\n" else self._begun.add)(self)
             if not self._begun:
@@ -137,9 +143,11 @@ class _Above(io.TextIOBase):
 
     def __init__(self, buffer: _Bytes) -> None:
         self.buffer = buffer
+        self._rest = ""
 
     def write(self, text: str) -> int:
-        self.buffer.write(text.encode(self.encoding, "backslashreplace"))
+        lines, end, self._rest = (self._rest + text).rpartition("\n")
+        self.buffer.write((lines + end).encode(self.encoding, "backslashreplace"))
         return len(text)
 
     def isatty(self) -> bool:
