@@ -20,7 +20,13 @@ class Watched:
     """Processes by pid, each with a pidfd."""
 
     def __init__(self, pids: list[int]) -> None:
-        self._fds = {pid: os.pidfd_open(pid) for pid in pids}
+        self._fds: dict[int, int] = {}
+        for pid in pids:
+            self.add(pid)
+
+    def add(self, pid: int) -> None:
+        """Watch one more, which has not ended."""
+        self._fds[pid] = os.pidfd_open(pid)
 
     def alive(self) -> list[int]:
         """Return the pids of those that have not ended."""

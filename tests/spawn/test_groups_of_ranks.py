@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,15 @@ os.rename(file.name, file.name.removesuffix(".new"))
 """
 
 
+def watch(pids: Iterator[int]) -> Watched:
+    """Watch those of the processes that have not ended yet."""
+    watched = Watched([])
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            watched.add(pid)
+    return watched
+
+
 @contextmanager
 def running(folder: Path, *arguments: str, script: str = "") -> Iterator[tuple[subprocess.Popen[str], Watched]]:
     """Run two ranks; yield the command, and what its ranks have started."""
@@ -34,7 +43,7 @@ def running(folder: Path, *arguments: str, script: str = "") -> Iterator[tuple[s
         while not all(path.exists() and path.read_text() for path in pids):
             assert time.monotonic() < deadline and command.poll() is None, command.communicate()
             time.sleep(0.01)
-        watched = Watched([int(path.read_text()) for path in pids])
+        watched = watch(int(path.read_text()) for path in pids)
         try:
             yield command, watched
         finally:
@@ -60,21 +69,22 @@ def test_a_signal_reaches_what_a_shell_of_a_rank_waits_for(tmp_path: Path, signu
 @pytest.mark.parametrize("why", ["SIGINT", "SIGTERM", "timeout", "failure", "other", "ignores"])
 def test_what_a_failed_rank_has_started_ends_with_it(tmp_path: Path, why: str) -> None:
     script = tmp_path / "script.py"
-    ends = {
-        "failure": "sys.exit(3)",
-        "other": f"""
+    fails = """
 import time
-while os.environ["RANK"] == "0" or not os.path.exists("{tmp_path}/0"):
+while not all(os.path.exists(f"{sys.argv[1]}/{rank}") for rank in range(2)):
     time.sleep(0.01)
 sys.exit(3)
-""",
-        "ignores": "sys.exit(3)",
-    }
+"""
+    other = f"""
+if os.environ["RANK"] == "0":
+    begun.wait()
+{fails}"""
+    ends = {"failure": fails, "other": other, "ignores": fails}
     text = PROGRAM + ends.get(why, "begun.wait()")
     if why == "ignores":
         text = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + text
     script.write_text(text)
-    options = ["--timeout", "3"] if why == "timeout" else ["--grace-period", "1"]
+    options = ["--timeout", "10"] if why == "timeout" else ["--grace-period", "1"]
     with running(tmp_path, "-n", "2", *options, str(script), str(tmp_path)) as (command, begun):
         if why.startswith("SIG"):
             command.send_signal(getattr(signal, why))
@@ -111,7 +121,7 @@ sys.exit(4)
 """
     )
     with running_command(
-        "-n", "2", "--max-restarts", "1", "--grace-period", "1", str(script), str(tmp_path)
+        "-n", "1", "--max-restarts", "1", "--grace-period", "1", str(script), str(tmp_path)
     ) as command:
         code, err = end_of(command)
     assert code == 4, err

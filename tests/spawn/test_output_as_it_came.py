@@ -171,7 +171,7 @@ def test_a_reader_that_does_not_read_keeps_no_signal_from_ending_the_job(tmp_pat
     process = start(tmp_path, text, "-n", "2", "--grace-period", "1", stdout=output)
     os.close(output)
     try:
-        assert until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        assert until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), timeout=60)
         process.send_signal(signal.SIGTERM)
         code, _, err = ended(process)
     finally:
