@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mp_all._limits import size
-from mp_core.system.kernel_files import lines_of_kernel_file, read_kernel_file
+from mp_core.system.kernel_files import lines_of_kernel_file, read_kernel_file, status_of
 from mp_core.system.settings import runtime_folder
 
 SHM = Path("/dev/shm")
@@ -63,7 +63,7 @@ def managers() -> Iterator[Manager]:
         except OSError:
             continue  # it ended meanwhile
         if ours and len(words) > 1 and Path(os.fsdecode(words[0])).name == "shm-manager":
-            state = read_kernel_file(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1]
+            state = status_of(pid)[:1]
             word = STATES.get(state[0], "") if state else "dead"
             yield Manager(int(pid), Path(os.fsdecode(words[1])), word)
 
@@ -140,7 +140,7 @@ def command_of(pid: int) -> str:
     True
     """
     command = read_kernel_file(f"/proc/{pid}/cmdline")
-    parent = read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()[1:2]
+    parent = status_of(pid)[1:2]
     is_child = "--multiprocessing-fork" in command or "from multiprocessing." in command
     if parent and parent[0] != "1" and (is_child or command == read_kernel_file(f"/proc/{parent[0]}/cmdline") != ""):
         return f"child of {parent[0]}: {command_of(int(parent[0]))}"[:100]

@@ -366,7 +366,7 @@ class _Future(Future["Any"]):
         if call is None or not super().running():
             return super().cancel()
         if not running:
-            if not self._scheduler.has_begun(call) and self._is_recalled():
+            if not self._scheduler.has_begun(call) and self._cancel_unless_begun():
                 self._invoke_callbacks()  # type: ignore[attr-defined]
             return super().cancel()
         with self._condition:
@@ -377,7 +377,7 @@ class _Future(Future["Any"]):
         self._scheduler.cancel(call, True, abort=False)
         return is_cancelled
 
-    def _is_recalled(self) -> bool:
+    def _cancel_unless_begun(self) -> bool:
         """Cancel the call, but for the callbacks, if a worker can be kept from it; return whether that is so."""
         asks, cancelled = [True], []
 

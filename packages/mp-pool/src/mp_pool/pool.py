@@ -326,12 +326,13 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         mapper = _MAPPERS.get(mapper, mapper)
         count = -(-length // chunksize)
         # The tasks of a source are pickled later.
-        shared = self._scheduler.share(func) if count > 1 or brings_globals(func) else None
+        brings = brings_globals(func)
+        shared = self._scheduler.share(func) if count > 1 or brings else None
 
         items = iterable if single else batches(iterable, chunksize)
         source = TaskSource(result, func, None if single else mapper, chunksize, self._call_options(), shared)
         if type(iterable) in (list, tuple, range):
-            if shared is None and brings_globals(func):
+            if shared is None and brings:
                 for index, item in enumerate(items):  # each task brings them, as they are now
                     self._scheduler.submit(source.make(index, item))
             else:

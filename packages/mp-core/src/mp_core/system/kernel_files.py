@@ -22,3 +22,8 @@ def lines_of_kernel_file(path: Path) -> list[str]:
     """Return the lines of a small file. `str.splitlines` would also end one at a control character of a name."""
     text = read_kernel_file(path)
     return text.split("\n") if text else []
+
+
+def status_of(pid: int | str) -> list[str]:
+    """Return the state of a process, its parent, its group and so on, from behind its name; nothing if it has gone."""
+    return read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()

@@ -115,11 +115,13 @@ class Supervisor:
             for rank, failure in failed
             if rank.ended and (not rank.has_left() or now > self._ending[rank] + KILL_TO_DEAD)
         ]
+        if not ended:
+            return False
         for rank, _ in ended:
             del self._ending[rank]
         # The descriptors of an old rank go when a new one has its place.
         few = are_descriptors_few(len(ended), self.job.output)
-        for together in [[each] for each in ended] if few or not ended else [ended]:
+        for together in [[each] for each in ended] if few else [ended]:
             self.restart(together, self.job)
             for old, _ in together:
                 events.add(self.ranks[old.index])
@@ -271,12 +273,12 @@ class Supervisor:
             rank.close()
         self._end_left()
         if self.job is not None and all_ended(self.ranks):
-            self.job.output.finish(self._gives_up_output(time.monotonic()))
+            self.job.output.finish(self._gives_up_output())
             self.job.death_pipe.close()
 
-    def _gives_up_output(self, since: float) -> Callable[[], bool]:
+    def _gives_up_output(self) -> Callable[[], bool]:
         """Return what tells, after the ranks have ended, whether to wait no longer for a reader of their output."""
-        signals, until = self.signals, since + min(self._time_to_end, TERM_TO_KILL)
+        signals, until = self.signals, time.monotonic() + min(self._time_to_end, TERM_TO_KILL)
 
         def is_given_up() -> bool:
             # In a program, its own handlers decide.

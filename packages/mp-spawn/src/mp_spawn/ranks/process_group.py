@@ -9,7 +9,7 @@ import os
 import signal
 from contextlib import suppress
 
-from mp_core.system.kernel_files import read_kernel_file
+from mp_core.system.kernel_files import status_of
 
 #: What a terminal sends to a group, and what ends it.
 TO_GROUP = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGKILL})
@@ -53,7 +53,6 @@ def is_alive(group: int) -> bool:
 def _groups() -> list[int]:
     """Return the group of each process that runs; without /proc, nothing."""
     with suppress(OSError):
-        stats = [read_kernel_file(f"/proc/{pid}/stat") for pid in filter(str.isdigit, os.listdir("/proc"))]
-        fields = [stat.rpartition(")")[2].split() for stat in stats]
-        return [int(group) for state, _, group, *_ in filter(None, fields) if state not in "ZX"]
+        found = filter(None, map(status_of, filter(str.isdigit, os.listdir("/proc"))))
+        return [int(group) for state, _, group, *_ in found if state not in "ZX"]
     return []
