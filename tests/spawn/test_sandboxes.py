@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.scripts import run_script, succeeded
+from support.waiting import until
 
 TESTS = str(Path(__file__).parents[1])
 RANKS = """
@@ -160,6 +161,82 @@ def test_the_command_runs_with_16_descriptors(tmp_path: Path, start_method: str,
     done = run_script(tmp_path, program, "--start-method", start_method, "-n", str(nprocs), "--output", "inherit")
     assert done.returncode == 3, done.stderr
     assert sorted(done.stdout) == ["0", "1", "2"][:nprocs], done.stderr
+
+
+WITHOUT_PIDFDS = {
+    "few descriptors": "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))",
+    "refused": "refuse('pidfd_open')",
+}
+
+
+@pytest.mark.parametrize("how", WITHOUT_PIDFDS)
+@pytest.mark.parametrize("what", ["become_another", "close_all"])
+@pytest.mark.timeout(120)
+def test_without_pidfds_ranks_that_close_their_descriptors_are_waited_for(
+    tmp_path: Path, start_method: str, how: str, what: str
+) -> None:
+    program = f"""{RANKS}
+    def become_another(rank, path):
+        os.execlp("sh", "sh", "-c", f"echo > {{path}}.{{rank}}; exec sleep 300")
+
+    def close_all(rank, path):
+        os.closerange(3, 1000)
+        open(f"{{path}}.{{rank}}", "w").close()
+        sleep(rank)
+
+    if __name__ == "__main__":
+        import resource, time
+        from support.refused_calls import refuse
+
+        logging.disable()
+        {WITHOUT_PIDFDS[how]}
+        path = sys.argv[2]
+        job = mp_spawn.start_processes({what}, (path,), nprocs=2, join=False, start_method=sys.argv[1])
+        while not all(os.path.exists(f"{{path}}.{{rank}}") for rank in range(2)):
+            time.sleep(0.01)
+        assert not job.join(0.2) and len(job.sentinels) == 2
+        job.processes[0].join(0.1)
+        assert all(process.is_alive() for process in job.processes)
+        os.kill(job.pids()[1], 10)
+        try:
+            job.join()
+        except mp_spawn.ProcessExitedException as error:
+            print(error.error_index, error.signal_name, [process.exitcode for process in job.processes])
+    """
+    done = run_script(tmp_path, program, start_method, str(tmp_path / "begun"), PYTHONPATH=TESTS)
+    if done.stdout == "skip\n":
+        pytest.skip("no seccomp filters here")
+    assert succeeded(done) == "1 SIGUSR1 [-15, -10]\n"
+
+
+@pytest.mark.parametrize("why", ["SIGTERM", "timeout", "failure"])
+@pytest.mark.timeout(120)
+def test_the_command_ends_programs_with_few_descriptors(tmp_path: Path, why: str) -> None:
+    shell = f"""
+        echo > {tmp_path}/$RANK
+        while [ ! -e {tmp_path}/0 ] || [ ! -e {tmp_path}/1 ]; do sleep 0.05; done
+        [ $RANK = 1 ] && [ {why} = failure ] && exit 5
+        exec sleep 300
+    """
+    options = ["--timeout", "3"] if why == "timeout" else []
+    command = ["-n", "2", *options, "--no-python", "sh", "-c", shell]
+    program = """
+        import resource, sys
+        from mp_spawn.command.main import main
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+        sys.exit(main(sys.argv[1:]))
+    """
+    line = [sys.executable, "-c", textwrap.dedent(program), *command]
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            until((tmp_path / "1").exists, 60)
+            if why == "SIGTERM":
+                running.terminate()
+            _, err = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == {"SIGTERM": 128 + 15, "timeout": 124, "failure": 5}[why], err
 
 
 WITHOUT_PROC = """

@@ -110,7 +110,7 @@ class ZygoteLauncher:
 class _Popen:
     """Answers what a process object asks about its process."""
 
-    method = "spawn"
+    method = "zygote"
 
     def __init__(self, pid: int, pidfd: PidFd, status: int, zygote: _Zygote) -> None:
         self.pid = pid

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import subprocess
 
 POLL_EVERY_S = 0.02
+SHORTEST_POLL_S = 0.0005
 
 
 def has_pidfds() -> bool:
@@ -100,7 +101,7 @@ def reap(process: subprocess.Popen[bytes], timeout: float) -> int | None:
     >>> reap(subprocess.Popen(["true"]), timeout=60)
     0
     """
-    deadline, delay = time.monotonic() + timeout, 0.0005
+    deadline, delay = time.monotonic() + timeout, SHORTEST_POLL_S
     while process.returncode is None:
         try:
             pid, status = os.waitpid(process.pid, os.WNOHANG)
@@ -253,18 +254,29 @@ class LockedPopen:
             return code
         forked = self._popen.method != "forkserver"
         # A process that a forked one has left behind may hold its pipe open: only a timeout needs the pipe.
-        if not (forked and timeout is None) and not wait([self._popen.sentinel], timeout):
+        if forked and timeout is None:
+            self._wait_for_end()
+            return self._read()
+        until = None if timeout is None else time.monotonic() + timeout
+        if not wait([self._popen.sentinel], timeout):
             return None
         if forked:
-            self._wait_for_end()
+            self._poll_until(until)
         elif self._read() is None and self._pidfd.fd >= 0:
             readable(self._pidfd.fd, timeout)
         return self._read()
 
+    def _poll_until(self, until: float | None) -> None:
+        """Wait for the end of a child whose pipe is closed: it ends, or has closed it before (`has_closed_pipe`)."""
+        pause = SHORTEST_POLL_S
+        while has_closed_pipe(self) and (until is None or time.monotonic() < until):
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_EVERY_S)
+
     def _wait_for_end(self) -> None:
         """Wait without a limit for the end of a forked child; its status is left for `_read`."""
         if not hasattr(os, "waitid"):  # macOS before Python 3.13
-            while self._read() is None:
+            while self._read() is None and is_running(self._popen.pid):
                 time.sleep(POLL_EVERY_S)
             return
         try:
@@ -292,6 +304,36 @@ class LockedPopen:
             except (OSError, EOFError):
                 self.lost = True
         return 255 if self.lost and self._pidfd.ended() else None
+
+
+def is_running(pid: int) -> bool:
+    """
+    Tell whether a child of this process has not ended, as far as is known; its status is left.
+
+    >>> is_running(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1"))
+    True
+    """
+    try:
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        os.kill(pid, 0)
+    except (ChildProcessError, ProcessLookupError):
+        return False
+    return True
+
+
+def has_closed_pipe(popen: Any) -> bool:
+    """
+    Tell whether a process runs though its sentinel is readable: one that has become another program, say.
+
+    >>> import multiprocessing
+    >>> child = multiprocessing.get_context("fork").Process(target=os.execlp, args=("sleep", "sleep", "1"))
+    >>> child.start()
+    >>> wait([child.sentinel]) == [child.sentinel] and has_closed_pipe(child._popen)
+    True
+    """
+    of_this_process = getattr(popen, "method", "") in ("fork", "spawn")
+    return of_this_process and popen.poll() is None and is_running(popen.pid)
 
 
 def _status_of(pid: int) -> int | None:

@@ -17,7 +17,7 @@ from typing import Self
 from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.ranks.diagnostics import DUMP, Stacks, blocking_threads
 from mp_spawn.ranks.process_group import is_alive, leads_group, send_to_group
-from mp_spawn.ranks.process_handle import PidFd
+from mp_spawn.ranks.process_handle import POLL_EVERY_S, SHORTEST_POLL_S, PidFd, has_closed_pipe
 from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
 from mp_spawn.ranks.signals import Deferral, Forwarding
 
@@ -81,8 +81,8 @@ class Rank:
     def end_fd(self) -> int:
         """The descriptor that becomes readable when the process has ended."""
         # The sentinel of multiprocessing is a pipe. It also becomes readable at the end of the fork server, and when a
-        # forked rank closes all its descriptors.
-        is_pipe = getattr(getattr(self.process, "_popen", None), "method", "") in ("fork", "forkserver")
+        # rank closes all its descriptors or becomes another program.
+        is_pipe = getattr(getattr(self.process, "_popen", None), "method", "") in ("fork", "spawn", "forkserver")
         return self._pidfd.fd if is_pipe and self._pidfd.fd >= 0 else self.process.sentinel
 
     @property
@@ -249,7 +249,8 @@ class Events:
     """
     Waits for the ends and reports of *ranks*, and for *signals* to this process, which may send some on by *forward*.
 
-    A rank that has ended is removed from *sentinels*.
+    A rank that has ended is removed from *sentinels*. Where there are no pidfds, or few descriptors, an end is seen by
+    the sentinel, which a rank can close before: such a rank is looked at from time to time.
     """
 
     def __init__(
@@ -264,6 +265,8 @@ class Events:
         self._signals = signals if signals is not None and signals.fd >= 0 else None
         self._forward = forward
         self.polled_at = 0.0
+        # The ranks whose sentinels are readable and that have not ended: seconds until the next look.
+        self._unseen: dict[Rank, float] = {}
         for rank in ranks:
             self.add(rank)
         if self._signals is not None:
@@ -284,6 +287,7 @@ class Events:
     def remove(self, rank: Rank) -> None:
         """Wait for this rank no longer."""
         self._unregister(rank.end_fd, rank.inbox_fd)
+        self._unseen.pop(rank, None)
         self._sentinels.pop(rank.process.sentinel, None)
 
     def poll(self, timeout: float | None, since: float | None = None) -> list[Rank]:
@@ -293,20 +297,23 @@ class Events:
         *since* is the time of the last poll if that was not just now: a death found now is dated back to the time at
         which the rank was last known to be alive.
         """
-        events = [key for key, _ in self._selector.select(timeout)]
+        events = [key for key, _ in self._selector.select(self._until_look(timeout))]
         now = self.polled_at = time.monotonic()
         if self._signals is not None and any(key.data is None for key in events):
             self._signals.handle(self._forward)
         changed: dict[Rank, None] = {}
-        for key in events:
-            if key.data is None:
-                continue
-            rank, has_ended = key.data
-            changed[rank] = None
+        ready = [(key.fd, *key.data) for key in events if key.data is not None]
+        for fd, rank, has_ended in [*ready, *((-1, rank, True) for rank in self._unseen)]:
             if rank.ended:
-                self._unregister(key.fd)
+                changed[rank] = None
+                self._unregister(fd)
                 continue
             inbox = rank.inbox_fd
+            if has_ended and has_closed_pipe(rank.process._popen):
+                self._unregister(fd)
+                self._unseen[rank] = min(2 * self._unseen.get(rank, SHORTEST_POLL_S), POLL_EVERY_S)
+                continue
+            changed[rank] = None
             if has_ended:
                 self.remove(rank)
                 rank.reap(now if since is None else max(rank.started_at, since))
@@ -315,6 +322,11 @@ class Events:
             if rank.inbox_fd < 0:
                 self._unregister(inbox)
         return list(changed)
+
+    def _until_look(self, timeout: float | None) -> float | None:
+        """Return how long to wait for events, at most *timeout*, until the next look at ranks whose end none tells."""
+        pauses = self._unseen.values()
+        return min(pauses if timeout is None else [timeout, *pauses], default=None)
 
     def __enter__(self) -> Self:
         return self
