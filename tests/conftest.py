@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # a process of xdist, which has the environment of the first one
         return
     os.environ.pop("PYTHONUNBUFFERED", None)  # programs print as a user's do
+    config.stash[NOTES] = os.environ.pop("MP_TEST_NOTES", "")  # not for a run inside this one
     # The threads of OpenBLAS look for work for 2^26 cycles before they sleep: two fifths of the processor time of
     # a child that imports NumPy. The least is 2^4.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
@@ -163,6 +164,8 @@ def resources_made_once() -> None:
 
 
 FAILED = pytest.StashKey[bool]()
+# The file for what has failed, which `./do` shows last.
+NOTES = pytest.StashKey[str]()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -170,6 +173,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     failed = report.failed or hasattr(report, "wasxfail")
     item.stash[FAILED] = item.stash.get(FAILED, False) or failed
+    if report.failed and (notes := item.config.stash.get(NOTES, "")):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        with open(notes, "a") as file:
+            print(f"{report.nodeid} ({report.when}): {getattr(crash, 'message', report.longrepr)}", file=file)
     return report
 
 

@@ -2,8 +2,8 @@
 
 Most tests wait rather than compute, and the checks keep one processor busy. Where the kernel grants no mount namespace,
 a test of the suite would meet what the tests of the library leave in /dev/shm for a moment: there the checks run beside
-the library, and the suite after both. What runs beside another prints when it has ended. The last line names the
-sessions that have failed, as a command that runs them.
+the library, and the suite after both. What runs beside another prints when it has ended. The last lines say which tests
+have failed and why, and name the sessions as a command that runs them.
 
     python -m tools.all_parts
 """
@@ -23,7 +23,10 @@ from typing import IO
 
 from tools import lanes
 
-__all__ = ["last_line", "run"]
+__all__ = ["failed_tests", "last_line", "run"]
+
+# Of what all failed tests say; the rest is above.
+MOST_LINES = 60
 
 
 def run() -> int:
@@ -38,6 +41,7 @@ def run() -> int:
             codes.append(_start(parts, reports).wait())
         code = max([*codes, other.result()], key=abs)
         if code:
+            print(*failed_tests(Path(reports)), sep="\n")
             print(last_line(Path(reports)), flush=True)
     return code
 
@@ -56,6 +60,14 @@ def last_line(reports: Path) -> str:
     return f"do: failed: {', '.join(failed)}. Alone: ./do -s {shlex.join(failed)}"
 
 
+def failed_tests(reports: Path) -> list[str]:
+    """
+    Return lines with the names of the tests that have failed, and their errors, which tests/conftest.py has noted.
+    """
+    notes = reports / "notes"
+    return notes.read_text(errors="replace").splitlines()[:MOST_LINES] if notes.exists() else []
+
+
 def _run_quietly(parts: str, reports: str) -> int:
     """Run parts; print all that they say at their end; return the exit code."""
     with tempfile.TemporaryFile() as output:
@@ -69,7 +81,7 @@ def _run_quietly(parts: str, reports: str) -> int:
 
 def _start(parts: str, reports: str, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
     """Start nox with the sessions of the parts, which noxfile.py names."""
-    own = os.environ | {"DO_PARTS": parts}
+    own = os.environ | {"DO_PARTS": parts, "MP_TEST_NOTES": os.path.join(reports, "notes")}
     command = [sys.executable, "-m", "nox", "--report", os.path.join(reports, f"{parts}.json")]
     return subprocess.Popen(command, env=own, stdout=output, stderr=output and subprocess.STDOUT)
 
