@@ -3,12 +3,14 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stddef.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "base/clock.h"
 #include "base/descriptor_passing.h"
 #include "memory.h"
+#include "session/control_lock.h"
 #include "session/runtime_folder.h"
 #include "session/wire.h"
 
@@ -367,6 +369,46 @@ static void the_manager_creates_the_folder_again(int strategy)
     close(s[0]), close(s[1]);
 }
 
+/* Of a session that has ended, another process has removed the folder. */
+static void the_manager_of_an_ended_session_does_not_create_the_folder_again(int strategy)
+{
+    unsigned char id[MPSHM_ID_SIZE], another[MPSHM_ID_SIZE] = {1};
+    char folder[MPSHM__PATH];
+    struct inotify_event event;
+    pid_t manager;
+    int p[2];
+
+    CHECK_EQ(pipe(p), 0);
+    pid_t pid = forked();
+    if (pid == 0) {
+        make_block(strategy, 1000);
+        manager = manager_pid();
+        CHECK_EQ(mpshm_own_session(id), 0);
+        put_all(p[1], id, sizeof(id));
+        put_all(p[1], &manager, sizeof(manager));
+        CHECK_EQ(kill(manager, SIGSTOP), 0);
+        _exit(0);
+    }
+    get_all(p[0], id, sizeof(id));
+    get_all(p[0], &manager, sizeof(manager));
+    CHECK_EQ(reap(pid), 0);
+    mpshm__remove_dead_sessions();
+    mpshm__session_path(id, "", folder, sizeof(folder));
+    CHECK(access(folder, F_OK) < 0);
+    CHECK_EQ(mpshm__session_make_folder(another), 0); /* keeps the one above, which is watched */
+    mpshm__session_path(id, "..", folder, sizeof(folder));
+    *strrchr(folder, '/') = 0;
+    *strrchr(folder, '/') = 0;
+    int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    CHECK(inotify_add_watch(watch, folder, IN_CREATE) >= 0);
+    CHECK_EQ(kill(manager, SIGCONT), 0);
+    EVENTUALLY(kill(manager, 0) < 0);
+    CHECK_EQ(read(watch, &event, sizeof(event)), -1);
+    CHECK_EQ(errno, EAGAIN); /* EINVAL: an event that is longer */
+    mpshm__session_remove_empty(another);
+    close(watch), close(p[0]), close(p[1]);
+}
+
 /* Neither folder nor manager: the next manager gets the control file. */
 static void a_tree_survives_the_loss_of_folder_and_manager(int strategy)
 {
@@ -409,6 +451,7 @@ int main(void)
     run_in_a_session(a_child_attaches_after_the_folder_was_removed);
     run_in_a_session(a_child_attaches_after_the_socket_was_removed);
     run_in_a_session(the_manager_creates_the_folder_again);
+    run_in_a_session(the_manager_of_an_ended_session_does_not_create_the_folder_again);
     run_in_a_session(a_tree_survives_the_loss_of_folder_and_manager);
     run_in_a_session(a_child_of_another_user_attaches);
     run_in_a_session(another_user_is_admitted_if_it_is_in_the_session);

@@ -75,6 +75,20 @@ void mpshm__folder_watch(struct manager *m)
     m->broken = m->socket_inode == 0; /* tried again at the next tick */
 }
 
+/* No process is in the session, and none can enter it: its folder has been removed by a process that
+ * found it dead, and this manager is about to leave. A shared lock shows that a process is in it, and
+ * not the thread that waits until it is empty. */
+static int is_deserted(const struct manager *m)
+{
+    int fd = m->session.control_fd.number;
+
+    if (m->top > FIRST)
+        return 0;
+    int empty = flock(fd, LOCK_EX | LOCK_NB) == 0 || flock(fd, LOCK_SH | LOCK_NB) < 0;
+    flock(fd, LOCK_UN);
+    return empty;
+}
+
 void mpshm__folder_repair(struct manager *m)
 {
     char path[MPSHM__PATH];
@@ -86,7 +100,7 @@ void mpshm__folder_repair(struct manager *m)
         m->broken = 0;
         return;
     }
-    listener = mpshm__manager_listen(m->session.id);
+    listener = is_deserted(m) ? -1 : mpshm__manager_listen(m->session.id);
     if (listener < 0) {
         m->broken = 1; /* tried again at the next tick */
         return;
