@@ -155,6 +155,7 @@ CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uin
     if (free_index < MAX_ALLOCATIONS) {
         entry.serial = state->next_serial++;
         state->allocations[free_index] = entry;
+        count(ALLOCS); /* at once: a process that is killed in between leaves a difference for ever */
     }
     unlock_state();
     if (free_index == MAX_ALLOCATIONS) {
@@ -169,7 +170,6 @@ CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uin
     range->pool = pool;
     remember_range(range);
     memset(range->at, 0xCD, size < 4096 ? size : 4096); /* new memory is not zeroed */
-    count(ALLOCS);
     *out = (CUdeviceptr)range->at;
     return SUCCESS;
 }
@@ -189,6 +189,7 @@ CUresult free_range(struct range *range)
     } else
         memset(range->at, 0xDD, range->size);
     entry->serial = 0;
+    count(FREES);
     if (range->block) {
         unsigned units = (unsigned)((range->size + 4095) / 4096);
         pthread_mutex_lock(&ranges_lock);
@@ -197,7 +198,6 @@ CUresult free_range(struct range *range)
         pthread_mutex_unlock(&ranges_lock);
     }
     unlock_state();
-    count(FREES);
     forget_range(range);
     return SUCCESS;
 }
