@@ -112,6 +112,18 @@ class _Holder:
         if self._held and self._event.is_set():
             self._open()
 
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the result, or raise the exception; raise `multiprocessing.TimeoutError` if neither comes in time."""
+        self.wait(timeout)
+        if not self._event.is_set():
+            raise TimeoutError
+        if self._success:
+            return self._value
+        try:
+            raise self._value
+        finally:
+            del self  # the traceback has this frame, and this object the exception: none would go with its last user
+
     def successful(self) -> bool:
         """Return whether the call has raised no exception; raise `ValueError` if it is not done."""
         if self._event.is_set():
@@ -288,7 +300,10 @@ class _Abortable:
             success, value = value.outcome()
         if success:
             return value
-        raise value
+        try:
+            raise value
+        finally:
+            del value  # the traceback has this frame
 
     __next__ = next
 

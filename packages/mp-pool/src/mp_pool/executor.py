@@ -397,13 +397,14 @@ class _Future(Future["Any"]):
         if self._state == FINISHED and self._exception is None and type(self._result) is not Unopened:
             return self._result
         self._receive(timeout)
-        result = super().result(timeout)
-        if type(result) is not Unopened:
-            return result
-        success, result = result.outcome()
-        if success:
-            return result
+        result: Any = None
         try:
+            result = super().result(timeout)
+            if type(result) is not Unopened:
+                return result
+            success, result = result.outcome()
+            if success:
+                return result
             raise result
         finally:
             del result, self  # the traceback has this frame

@@ -6,10 +6,16 @@ has interrupted the function, for instance of a time limit by SIGALRM: it is mea
 
 from __future__ import annotations
 
+import sys
+
 
 def is_of_handler(error: BaseException) -> bool:
     """Tell whether a signal handler has raised *error*; a handler written in C is not recognised."""
     trace = error.__traceback__
+    # The frame that has caught it: until Python 3.13 the look below would leave a copy of its variables there, and with
+    # it a circle of the exception and its traceback.
+    if trace is not None and trace.tb_frame is sys._getframe(1):
+        trace = trace.tb_next
     while trace is not None:
         frame = trace.tb_frame
         interrupted = frame.f_back
