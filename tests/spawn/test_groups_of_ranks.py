@@ -127,3 +127,47 @@ sys.exit(4)
     assert code == 4, err
     assert "AssertionError" not in err
     assert os.path.exists(tmp_path / "0.first")
+
+
+@pytest.mark.parametrize("restart", ["rank", "all"])
+def test_what_a_failed_rank_leaves_keeps_its_restart_waiting_for_five_seconds_at_most(
+    tmp_path: Path, restart: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        + PROGRAM
+        + "sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)"
+    )
+    options = ["--max-restarts", "1", "--restart", restart, "--grace-period", "600", "--output", "inherit"]
+    with running_command("-n", "1", *options, str(script), str(tmp_path)) as command:
+        begun = time.monotonic()
+        assert command.wait(300) == 0
+        assert time.monotonic() - begun > 5  # a bound of the kill from below; from above it is the grace period
+    os.kill(int((tmp_path / "0").read_text()), signal.SIGKILL)  # of the rank that ended well
+
+
+def test_a_signal_that_comes_while_a_restart_waits_ends_the_job_with_its_failure(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "import os, sys; open(sys.argv[1] + '/0.rank', 'w').write(str(os.getpid()))\n" + PROGRAM + "sys.exit(4)"
+    )
+    options = ["--max-restarts", "3", "--restart", "all", "--grace-period", "1"]
+    with running_command("-n", "1", *options, str(script), str(tmp_path)) as command:
+        path, deadline = tmp_path / "0", time.monotonic() + 60
+        while not path.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        watched = Watched([int(path.read_text())])
+        rank_has_ended = Watched([])
+        with suppress(ProcessLookupError):
+            rank_has_ended.add(int(path.with_suffix(".rank").read_text()))
+        assert rank_has_ended.wait(60) == []
+        command.terminate()
+        code, err = end_of(command)
+        assert watched.wait(5) == []
+        watched.close()
+        rank_has_ended.close()
+    assert code == 4, err
+    assert "exit code 4" in err and "started" not in err, err

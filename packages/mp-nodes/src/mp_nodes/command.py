@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -25,7 +24,8 @@ from mp_spawn.command.command_options import (
 )
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import OF_A_FORK, check_options, check_room
-from mp_spawn.output.terminal import Row, tell, tell_failure
+from mp_spawn.output.destinations import Capture
+from mp_spawn.output.terminal import Row, tell, tell_failure, write_captured
 from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
 
@@ -101,11 +101,9 @@ def _drive(
         context = _start(chosen, call, nprocs, engine(signals), signals)
         while not context.is_over():
             if readable(signals.fd, 0.05):
-                signals.handle(context.send_signal)
-    if chosen.output == "capture":
-        for captured in context.captured:
-            sys.stdout.write(captured.stdout)
-            sys.stderr.write(captured.stderr)
+                signals.handle(context.hear_signal)
+    if isinstance(context.output, Capture) and chosen.output == "capture":
+        write_captured(context.output, len(context.captured))
     try:
         context.join()
     except ProcessException as error:

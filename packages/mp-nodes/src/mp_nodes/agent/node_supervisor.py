@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import spawn
@@ -21,6 +22,7 @@ from mp_spawn.output.destinations import Piped
 from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind
+from mp_spawn.ranks.signals import TERM_TO_KILL
 
 # Bytes of output that may be on their way to the driver.
 UNACKNOWLEDGED = 8 << 20
@@ -244,6 +246,7 @@ class NodeSupervisor(Supervisor):
         # This is not the main thread: the commands are no signals of this process.
         return Events(self.ranks, self.sentinels, self.signals, self.forward)
 
-    def forward(self, signum: int) -> None:
-        """Send a signal of the driver to the ranks."""
-        self.signal(signum)
+    def _gives_up_output(self) -> Callable[[], bool]:
+        """Return what tells whether to wait no longer for the driver to take the output of ranks that have ended."""
+        until = time.monotonic() + min(self._time_to_end, TERM_TO_KILL)
+        return lambda: self.was_told_to_end and time.monotonic() > until

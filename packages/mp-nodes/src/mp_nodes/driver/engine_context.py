@@ -21,9 +21,9 @@ from mp_nodes.protocol import BEAT, NODE_LOST_AFTER, EngineError, Node
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.jobs.running_job import RunningJob
 from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD
-from mp_spawn.output.destinations import Captured
+from mp_spawn.output.destinations import Captured, Piped
 from mp_spawn.ranks.rank import unpickled
-from mp_spawn.ranks.signals import ENDING, INTERRUPTED
+from mp_spawn.ranks.signals import ENDING, INTERRUPTED, TERM_TO_KILL
 
 # Seconds for an agent that was told to end its ranks to say how they ended, beyond those that the ranks have.
 TO_END = KILL_TO_DEAD + NODE_LOST_AFTER
@@ -92,6 +92,8 @@ class EngineContext(RunningJob):
         # Commands of other threads, which only append.
         self._asked: deque[protocol.End | protocol.Signal] = deque()
         self._signalled: dict[int, float] = {}
+        # Of the last signal of its number: when a node was sent it first, and which nodes were.
+        self._heard: dict[int, tuple[float, set[int]]] = {}
         # How often all ranks have been started again; whether they were told to end, which is no failure.
         self._attempt = 0
         self._was_told_to_end = False
@@ -127,6 +129,11 @@ class EngineContext(RunningJob):
     def pids(self) -> list[int]:
         """Return the pids, by rank, each on its own node; 0 for a rank that has not started yet."""
         return [pid for state in self._states for pid in state.pids]
+
+    @property
+    def output(self) -> Piped:
+        """Where the output of the ranks goes."""
+        return self._writer.sink
 
     @property
     def captured(self) -> list[Captured]:
@@ -176,6 +183,16 @@ class EngineContext(RunningJob):
         elif last is None or now - last > TO_ALL_NODES:
             self._ask(protocol.Signal(signum))
             self._ask(protocol.End(self._plan.time_to_end, False, True))
+
+    def hear_signal(self, signum: int, node: int = 0) -> None:
+        """Send a signal on that a node was sent; what a scheduler sends to each node is one signal."""
+        now = time.monotonic()
+        since, nodes = self._heard.get(signum, (0.0, {node}))
+        if node in nodes or now - since > TO_ALL_NODES:
+            self._heard[signum] = now, {node}
+            self.send_signal(signum)
+        else:
+            nodes.add(node)
 
     def _ask(self, command: protocol.End | protocol.Signal) -> None:
         self._asked.append(command)
@@ -236,7 +253,7 @@ class EngineContext(RunningJob):
             self._refusal = error
         finally:
             # Each of them, whatever becomes of the others: a pool waits for the conclusion.
-            steps: list[Callable[[], None]] = [self._close_agents, self._writer.finish, self._conclude]
+            steps: list[Callable[[], None]] = [self._close_agents, self._finish_output, self._conclude]
             for step in steps:
                 try:
                     step()
@@ -246,6 +263,11 @@ class EngineContext(RunningJob):
 
     def _close_agents(self) -> None:
         self._agents.close(self.code())
+
+    def _finish_output(self) -> None:
+        """Write the rest; not for long after a signal, if nobody reads it."""
+        until = time.monotonic() + min(self._plan.time_to_end, TERM_TO_KILL)
+        self._writer.finish(lambda: (self._was_told_to_end or bool(self._asked)) and time.monotonic() > until)
 
     def _serve(self) -> None:
         """Handle messages until each node has said how its ranks ended, or is lost."""
@@ -316,7 +338,7 @@ class EngineContext(RunningJob):
                 state.pids[failure.rank - state.node.ranks.start] = pid
                 self._writer.sink.add(failure.rank, failure.for_file())
             case protocol.Signalled(signum):
-                self.send_signal(signum)
+                self.hear_signal(signum, index)
             case protocol.Ended():
                 self._judge(state, message)
             case protocol.Refused(reason):
@@ -424,7 +446,7 @@ class EngineContext(RunningJob):
             return 0
         first = min(self._failures, key=lambda failure: failure.at)
         if first.traceback or not first.exit_code:
-            return 1
+            return max(1, first.exit_code or 1)  # a program's own hook may have chosen another
         return first.exit_code if first.exit_code > 0 else 128 - first.exit_code
 
     def _conclude(self) -> None:

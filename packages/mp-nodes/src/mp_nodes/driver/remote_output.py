@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from mp_nodes.protocol import Node, Printed
-from mp_spawn.output.destinations import STREAMS, Capture, Piped, Prefix
+from mp_spawn.output.destinations import POLL_EVERY_S, STREAMS, Capture, Files, Piped, Prefix
 from mp_spawn.output.streams import Streams
+
+logger = logging.getLogger("mp_spawn")
 
 
 class _Labelled(Prefix):
@@ -36,20 +38,15 @@ class _Folder(Capture):
 
     def __init__(self, folder: str | os.PathLike[str], ends: Iterable[tuple[int, str]]) -> None:
         super().__init__()
-        self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._files = Files(folder)
         for end in ends:
-            self._path(*end).write_bytes(b"")
-
-    def _path(self, rank: int, stream: str) -> Path:
-        return self._folder / f"rank-{rank}.{stream[3:]}"
+            os.close(self._files.open(*end, 0))
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
-        with self._path(rank, stream).open("ab") as file:
-            file.write(data)
+        self._files.append(rank, stream, data)
 
     def add(self, rank: int, text: str) -> None:
-        self.take(rank, "stderr", text.encode(errors="backslashreplace"))
+        self._files.add(rank, text)
 
 
 class _Selected(_Labelled):
@@ -66,12 +63,10 @@ class _Selected(_Labelled):
         return self._streams.goes_to_file(self._local[rank], stream)
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
-        try:
-            if self._folder is not None and self._goes_to_file(rank, stream):
-                self._folder.take(rank, stream, data)
-        finally:  # also with a full disk
-            if self._streams.are_shown(self._local[rank], stream):
-                super().take(rank, stream, data)
+        if self._folder is not None and self._goes_to_file(rank, stream):
+            self._folder.take(rank, stream, data)
+        if self._streams.are_shown(self._local[rank], stream):
+            super().take(rank, stream, data)
 
     def closed(self, rank: int, stream: str) -> None:
         if self._streams.are_shown(self._local[rank], stream):
@@ -123,10 +118,14 @@ class Writer:
         """Queue a piece of output from a node."""
         self._queue.put((node, printed))
 
-    def finish(self) -> None:
-        """Write the rest and stop."""
+    def finish(self, is_given_up: Callable[[], bool]) -> None:
+        """Write the rest and stop; leave it if nobody reads it and *is_given_up* says so."""
         self._queue.put(None)
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(POLL_EVERY_S)
+            if is_given_up() and self._thread.is_alive():
+                logger.error("the rest of the output of the ranks is lost: nobody reads it")
+                return
 
     def _run(self) -> None:
         open_ends = set()
@@ -140,7 +139,7 @@ class Writer:
                     open_ends.discard((rank, stream))
                     self.sink.closed(rank, stream)
             except OSError:
-                pass  # a full disk must not stop the ranks
+                pass  # a reader that has gone must not stop the ranks
             self._acknowledge(node, len(data))
         for rank, stream in open_ends:  # of a node that was lost: its last line may have no end
             self.sink.closed(rank, stream)

@@ -128,7 +128,7 @@ def join_job(place: JobPlace, ranks: int = 0) -> int:
     # srun and mpirun signal every node; node 0 hears it from each and forwards it once. A handler, and not SIG_IGN,
     # which the ranks would inherit.
     came: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for signum in ENDING:
+    for signum in (*ENDING, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, lambda signum, frame: came.put(signum))
     return serve(wire, came)

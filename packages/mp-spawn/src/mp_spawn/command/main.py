@@ -32,8 +32,8 @@ from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
 from mp_spawn.jobs.launch import prepare
-from mp_spawn.output.destinations import STREAMS, Capture, Prefix, output_for, write_to
-from mp_spawn.output.terminal import Row, progress, tell, tell_failure
+from mp_spawn.output.destinations import Capture, Prefix, output_for
+from mp_spawn.output.terminal import Row, progress, tell, tell_failure, write_captured
 from mp_spawn.ranks.rank import stacks_of
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import FORWARDED, Ended, Forwarding
@@ -136,12 +136,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             context.terminate()
             raise
     if isinstance(job.output, Capture):
-        for rank in range(nprocs):
-            for stream in STREAMS:
-                try:
-                    write_to(getattr(sys, stream), job.output.data(rank, stream))
-                except OSError as failed:  # the ranks may have ended well all the same
-                    tell(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}")
+        write_captured(job.output, nprocs)
     if error is None:
         return 0
     if isinstance(error, TimeoutError):

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Coroutine
+from itertools import count
 from multiprocessing.process import BaseProcess
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from mp_spawn.jobs.job import Job
 from mp_spawn.jobs.running_job import RunningJob
 from mp_spawn.jobs.supervisor import KILL_TO_DEAD, Supervisor
 from mp_spawn.output.destinations import Captured
-from mp_spawn.ranks.process_handle import PidFd
+from mp_spawn.ranks.process_handle import PidFd, lock
 from mp_spawn.ranks.rank import Rank
 from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
 
@@ -49,8 +50,10 @@ class ProcessContext(RunningJob):
     """
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
-        ranks = [Rank(index, process, PidFd.of(process)) for index, process in enumerate(processes)]
-        self._init_fields(Supervisor(ranks, None))
+        pidfds = [PidFd.of(process) for process in processes]
+        for process, pidfd in zip(processes, pidfds, strict=True):
+            lock(process, pidfd)
+        self._init_fields(Supervisor([Rank(*each) for each in zip(count(), processes, pidfds, strict=False)], None))
         self.error_files = error_files
 
     @classmethod

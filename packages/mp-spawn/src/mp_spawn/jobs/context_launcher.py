@@ -13,7 +13,7 @@ from typing import Any
 from mp_core.system.descriptor import readable
 from mp_spawn.jobs.job import Job, Started
 from mp_spawn.ranks.child import set_up_and_call
-from mp_spawn.ranks.process_handle import LockedPopen, PidFd, has_pidfds, let_end
+from mp_spawn.ranks.process_handle import PidFd, has_pidfds, let_end, lock
 from mp_spawn.ranks.program import ProgramProcess
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.signals import FROM_OUTSIDE, blocked
@@ -98,7 +98,7 @@ class ContextLauncher:
             process.kill()
             process.join()
             raise
-        process._popen = LockedPopen(process._popen, pidfd)
+        lock(process, pidfd)
         # Kept as long as the process object, even if the context is dropped: the rank ends with the pipe.
         process.death_pipe = job.death_pipe
         return process, pidfd

@@ -134,9 +134,19 @@ class Supervisor:
             left = at - time.monotonic()
             if left <= 0:
                 rank.signal(signal.SIGKILL)
-                rank.kill_left()
+            self._kill_late(rank)
             waits.append(POLL_EVERY_S if rank.ended or left <= 0 else left)
         return min(waits, default=None)
+
+    def _kill_late(self, rank: Rank) -> bool:
+        """Kill what a failed rank has left once it has had its time; return whether that still runs."""
+        since = rank.ended_at if rank.has_left() else None
+        if since is None:
+            return False
+        seconds = self._time_to_end if self.was_told_to_end else min(self._time_to_end, TERM_TO_KILL)
+        if time.monotonic() > since + seconds:
+            rank.kill_left()
+        return True
 
     def restart(self, failed: list[tuple[Rank, Failure]], job: Job) -> None:
         """Start ranks again that have failed and ended: at once, since they share what a start costs."""
@@ -231,14 +241,12 @@ class Supervisor:
 
     def _end_left(self) -> None:
         """Let what failed ranks have left in their groups end, and kill what does not."""
-        if not any(rank.has_left() for rank in self.ranks):
-            return
-        seconds = self._time_to_end if self.was_told_to_end else min(self._time_to_end, TERM_TO_KILL)
-        deadline = time.monotonic() + seconds
-        while any(rank.has_left() for rank in self.ranks) and time.monotonic() < deadline:
-            time.sleep(POLL_EVERY_S)  # no signal would hurry them
-        for rank in self.ranks:
-            rank.kill_left()
+        give_up_at = time.monotonic() + self._time_to_end + KILL_TO_DEAD
+        # In a program, whose own handlers decide, a signal would raise here.
+        signals = self.signals if isinstance(self.signals, Forwarding) else None
+        with Events([], self.sentinels, signals, self.forward) as events:
+            while any([self._kill_late(rank) for rank in self.ranks]) and time.monotonic() < give_up_at:
+                events.poll(POLL_EVERY_S)
 
     def text(self, rank: int, stream: str) -> str:
         return "" if self.job is None else self.job.output.text(rank, stream)

@@ -75,6 +75,7 @@ class Files(Output):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
         self._folder = Path(folder)
+        self._cut: set[tuple[int, str]] = set()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -91,6 +92,26 @@ class Files(Output):
         """Open the file of a stream, which the caller closes."""
         mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if restarts else os.O_TRUNC)
         return os.open(self._folder / f"rank-{rank}.{stream[3:]}", mode, 0o666)
+
+    def append(self, rank: int, stream: str, data: bytes, fd: int = -1) -> None:
+        """
+        Append to the file of a stream, which may be open as *fd*. After an error nothing more is written to it, which
+        would be behind a gap; the launcher says so once.
+        """
+        if (rank, stream) in self._cut:
+            return
+        rest = memoryview(data)
+        try:
+            own = self.open(rank, stream, 1) if fd < 0 else -1
+            try:
+                while rest:
+                    rest = rest[os.write(max(fd, own), rest) :]
+            finally:
+                if own >= 0:
+                    os.close(own)
+        except OSError as error:  # a full disk must not stop the ranks
+            self._cut.add((rank, stream))
+            logger.error("the file of the %s of rank %d ends here, it cannot be written: %s", stream, rank, error)
 
     def add(self, rank: int, text: str) -> None:
         try:

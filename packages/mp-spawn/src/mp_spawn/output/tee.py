@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 
 from mp_spawn.calls.payload import InheritedFd
 from mp_spawn.output.destinations import STREAMS, Files, Pair, Prefix
 from mp_spawn.output.streams import Streams
-
-logger = logging.getLogger("mp_spawn")
 
 
 class Tee(Prefix):
@@ -25,7 +22,6 @@ class Tee(Prefix):
         self._streams = streams
         self._files = Files(self._streams.folder) if self._streams.folder else None
         self._numbers: dict[tuple[int, str], int] = {}
-        self._cut: set[tuple[int, str]] = set()
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
         """Open the files of a rank that is about to start; return for each stream its pipe, or else its file."""
@@ -68,12 +64,7 @@ class Tee(Prefix):
                     os.close(fd)
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
-        number = None if (rank, stream) in self._cut else self._numbers.get((rank, stream))
-        rest = memoryview(b"" if number is None else data)
-        try:
-            while rest and number is not None:
-                rest = rest[os.write(number, rest) :]
-        except OSError as error:  # a full disk must not stop the ranks; the lines are printed all the same
-            self._cut.add((rank, stream))  # what came after would be behind a gap
-            logger.error("the file of the %s of rank %d ends here, it cannot be written: %s", stream, rank, error)
+        fd = self._numbers.get((rank, stream))
+        if self._files is not None and fd is not None:
+            self._files.append(rank, stream, data, fd)
         super().take(rank, stream, data)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
 from mp_spawn.errors import Failure
-from mp_spawn.output.destinations import write_to
+from mp_spawn.output.destinations import STREAMS, Capture, write_to
 
 REDRAW_EVERY_S = 0.1
 BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
@@ -32,6 +32,16 @@ class Row(NamedTuple):
     ended: str
     seconds: float
     failed: bool
+
+
+def write_captured(output: Capture, count: int) -> None:
+    """Write to the streams of this process what so many ranks have written to theirs."""
+    for rank in range(count):
+        for stream in STREAMS:
+            try:
+                write_to(getattr(sys, stream), output.data(rank, stream))
+            except OSError as failed:  # the ranks may have ended well all the same
+                tell(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}")
 
 
 def tell(*lines: str) -> None:

@@ -306,6 +306,13 @@ class LockedPopen:
         return 255 if self.lost and self._pidfd.ended() else None
 
 
+def lock(process: Any, pidfd: PidFd) -> None:
+    """Let several threads ask a process of multiprocessing for its exit code, see Note [One reader]."""
+    popen = getattr(process, "_popen", None)
+    if getattr(popen, "method", "") in ("fork", "spawn", "forkserver") and not isinstance(popen, LockedPopen):
+        process._popen = LockedPopen(popen, pidfd)
+
+
 def is_running(pid: int) -> bool:
     """
     Tell whether a child of this process has not ended, as far as is known; its status is left.
