@@ -6,7 +6,7 @@ import itertools
 import random
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any
 
@@ -115,3 +115,19 @@ def test_an_interrupted_receiver_gets_whole_messages_in_their_order(forking: Any
     assert interruptions > 0
     assert got == sorted(set(got))
     assert got
+
+
+def test_a_large_put_that_is_cut_off_while_its_thread_starts_keeps_no_later_put_waiting(forking: Any) -> None:
+    chance, message = random.Random(1), list(range(20_000))
+    with alarms(Alarm):
+        for _ in range(100):
+            queue = forking.Queue()
+            for _ in range(5):
+                interrupted(lambda queue=queue: queue.put(message), chance.uniform(1e-4, 2e-3))
+                with suppress(Empty):
+                    while queue.get(timeout=0.01) == message:
+                        pass
+            queue.put(message)
+            assert queue.get(timeout=60) == message
+            queue.close()
+            queue.join_thread()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
+from queue import Full
 from typing import Any
 
 import numpy as np
@@ -287,6 +290,79 @@ def test_a_task_that_cannot_be_received_lives_no_longer(strategy: str, pool: Any
     assert attempt(lambda thing: call(where, same, thing), Unreceivable) is RuntimeError
     assert until(lambda: not living), [gc.get_referrers(thing) for thing in living.values()]
     assert until(lambda: mp.memory_stats()["in_flight_bytes"] == 0)
+
+
+def wait(thing: Any) -> None:
+    time.sleep(300)
+
+
+@pytest.mark.parametrize("way", ["timeout", "cancel"])
+def test_a_task_whose_worker_was_killed_for_it_lives_no_longer(way: str) -> None:
+    def call(thing: Any) -> None:
+        if way == "timeout":
+            pool.options(timeout=0.05).apply(wait, (thing,))
+        else:
+            pool.apply_async(wait, (thing,)).cancel(running=True)
+
+    with mp.get_context("fork").Pool(1) as pool:
+        pool.apply(same, (1,))
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            attempt(call, Thing)
+            assert pool.apply(same, (1,)) == 1
+        assert until(lambda: not living), [gc.get_referrers(thing) for thing in living.values()]
+        assert until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+@pytest.mark.parametrize("way", ["timeout", "cancel"])
+def test_a_call_whose_worker_was_killed_for_it_lives_no_longer(way: str) -> None:
+    def call(thing: Any) -> None:
+        if way == "timeout":
+            executor.options(timeout=0.05).submit(wait, thing).result(60)
+        else:
+            executor.submit(wait, thing).cancel(running=True)
+
+    with mp.ProcessPoolExecutor(1, mp_context=mp.get_context("fork")) as executor:
+        executor.submit(same, 1).result(60)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            attempt(call, Thing)
+            assert executor.submit(same, 1).result(60) == 1
+        assert until(lambda: not living), [gc.get_referrers(thing) for thing in living.values()]
+        assert until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def fail_in_rank(rank: int, thing: Any) -> None:
+    raise RuntimeError("of the rank")
+
+
+@pytest.mark.parametrize("way", ["run", "start_processes", "join"])
+def test_an_error_of_a_rank_lives_no_longer(way: str) -> None:
+    def call(thing: Any) -> None:
+        if way == "run":
+            mp.run(fail_in_rank, (thing,), 1, start_method="fork")
+        else:
+            # Not in a variable, which the traceback would keep.
+            mp.start_processes(fail_in_rank, (thing,), 1, way != "join", start_method="fork").join()
+
+    assert attempt(call, Thing) is mp.ProcessRaisedException
+    assert until(lambda: not living), [gc.get_referrers(thing) for thing in living.values()]
+
+
+def test_what_a_cancelled_put_has_not_sent_lives_no_longer() -> None:
+    queue = mp.get_context("fork").Queue(1)
+    queue.put(1)
+
+    async def put() -> None:
+        try:
+            await queue.aput(Thing(), timeout=0.05)
+        except Full:
+            pass
+
+    asyncio.run(put())
+    assert until(lambda: not living), [gc.get_referrers(thing) for thing in living.values()]
+    queue.close()
+    queue.cancel_join_thread()
 
 
 @pytest.mark.parametrize("way", ["put", "put_nowait", "send"])

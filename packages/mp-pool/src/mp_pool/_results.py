@@ -222,6 +222,9 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
     def __init__(self, pool: Any, chunksize: int, length: int, callback: Any, error_callback: Any) -> None:
         super().__init__(pool, chunksize, length, callback, error_callback)
         self._scheduler, self._options = pool._scheduler, pool._options
+        standard, self._event = self._event, Gate()
+        if standard.is_set():
+            self._event.set()
 
     @property
     def is_over(self) -> bool:

@@ -210,10 +210,13 @@ def _open(path: str, name: str, dims: tuple[int, ...] | None, dtype: np.dtype[An
     return _over(mapping, offset, found_dims, found)
 
 
+def _exists(name: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "an array has this name already; open it without create, or unlink it", name)
+
+
 def _create(path: str, name: str, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    exists = FileExistsError(errno.EEXIST, "an array has this name already; open it without create, or unlink it", name)
     if os.path.lexists(path):
-        raise exists
+        raise _exists(name)
     header = _header(dims, dtype)
     nbytes = len(header) + math.prod(dims) * dtype.itemsize
     fd = _reserved(nbytes)
@@ -224,7 +227,7 @@ def _create(path: str, name: str, dims: tuple[int, ...], dtype: np.dtype[Any]) -
         try:  # with a folder, link() follows the symbolic link in /proc
             os.link(f"/proc/self/fd/{fd}", os.path.basename(path), src_dir_fd=folder, dst_dir_fd=folder)
         except FileExistsError:
-            raise exists from None
+            raise _exists(name) from None
         finally:
             os.close(folder)
     finally:

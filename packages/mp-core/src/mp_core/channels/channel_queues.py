@@ -35,6 +35,7 @@ import os
 import threading
 import time
 import weakref
+from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Coroutine
 from multiprocessing import process, queues, synchronize, util
@@ -181,6 +182,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         self._putters: dict[Any, Any] = {}  # by event loop, see coroutines.py
         self._feeding = [False]  # True while the feeder thread has a message
         self._has_put = False
+        self._feed: _Feeder | None = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -249,7 +251,6 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
             if message.error is None:
                 if self._thread is None:
                     self._start_thread()
-                self._feeder_ready.wait()
                 if not self._writer._reserve(message, self._buffer.append):
                     return False
                 self._notempty.notify()
@@ -326,23 +327,32 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         super().close()
 
     def _start_thread(self) -> None:
-        feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader)
-        self._feeder_ready = feed.ready
-        feed.ignore_epipe, feed.on_error = self._ignore_epipe, self._on_queue_feeder_error
-        self._thread = threading.Thread(target=feed.run, name="QueueFeederThread", daemon=True)
-        try:
-            self._thread.start()
-        except BaseException as error:  # no thread can be started; or a signal handler has raised, perhaps afterwards
-            cannot_start = isinstance(error, RuntimeError) and not is_of_handler(error)
-            if cannot_start or not self._thread._started.wait(1):  # type: ignore[attr-defined]
-                self._thread = None  # type: ignore[assignment]
-                raise
-            self._finish_with_thread(feed)
-            raise
-        self._finish_with_thread(feed)
+        """
+        Start the thread; if a signal handler has raised meanwhile, the next call goes on.
 
-    def _finish_with_thread(self, feed: _Feeder) -> None:
+        A handler that raises in `Thread.start` would leave a lock that the new thread waits for. Handlers run in the
+        main thread only, so another thread starts it.
+        """
+        feed = self._feed
+        if feed is None:
+            feed = self._feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader)
+            feed.ignore_epipe, feed.on_error = self._ignore_epipe, self._on_queue_feeder_error
+        if threading.current_thread() is threading.main_thread():
+            start_new_thread(feed.start, (self,))
+        else:
+            feed.start(self)
+        feed.begun.acquire()  # a lock of C, and no event: a handler may raise here
+        feed.begun.release()
+        if feed.error is not None:
+            error, self._feed = feed.error, None
+            try:
+                raise error
+            finally:
+                del error, feed  # see Note [Exceptions in frames] in failed_messages.py
+
+    def _finish_with_thread(self, feed: _Feeder, thread: threading.Thread) -> None:
         """Have the end of the queue, and of the process, wait for the thread."""
+        self._thread = thread
         if not self._joincancelled:
             self._jointhread = util.Finalize(
                 self._thread, _Base._finalize_join, [weakref.ref(self._thread)], exitpriority=-5
@@ -371,11 +381,32 @@ class _Feeder:
     def __init__(self, buffer: deque[Any], notempty: Any, feeding: list[bool], writer: Any, reader: Any) -> None:
         self.buffer, self.notempty, self.feeding = buffer, notempty, feeding
         self.writer, self.reader = writer, reader
-        self.ready = threading.Event()
+        self.error: BaseException | None = None
+        # Locks as gates, which open once: of who starts the thread, of the thread, and of who waits for both.
+        self._claim, self._ready, self.begun = allocate_lock(), allocate_lock(), allocate_lock()
+        self._ready.acquire()
+        self.begun.acquire()
+
+    def start(self, queue: Queue) -> None:
+        """Start the thread of the queue, unless that has been done, and open the gate."""
+        if not self._claim.acquire(False):
+            return
+        try:
+            thread = threading.Thread(target=self.run, name="QueueFeederThread", daemon=True)
+            thread.start()
+            self._ready.acquire()
+            queue._finish_with_thread(self, thread)
+        except BaseException as error:  # the system has no thread left
+            self.error = error
+        self.begun.release()
 
     def run(self) -> None:
-        self.writer._begin_reservations()
-        self.ready.set()
+        try:
+            self.writer._begin_reservations()
+        except OSError:
+            return  # the queue was closed after a signal handler had cut off its start
+        finally:
+            self._ready.release()
         try:
             self._run()
         finally:

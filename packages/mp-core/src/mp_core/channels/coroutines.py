@@ -427,9 +427,12 @@ class _Sender(_Helper):
                 out.stop.append(True)
                 connection._wake_senders()
                 raise
-        if cancelled is not None and (out.done.exception() is not None or not out.done.result()):
-            raise cancelled
-        out.done.result()
+        try:
+            if cancelled is not None and (out.done.exception() is not None or not out.done.result()):
+                raise cancelled
+            out.done.result()
+        finally:
+            del cancelled, out  # see Note [Exceptions in frames] in failed_messages.py
 
 
 async def send(connection: Any, obj: Any) -> None:

@@ -246,7 +246,7 @@ class NodeSupervisor(Supervisor):
         # This is not the main thread: the commands are no signals of this process.
         return Events(self.ranks, self.sentinels, self.signals, self.forward)
 
-    def _gives_up_output(self) -> Callable[[], bool]:
+    def gives_up_output(self) -> Callable[[], bool]:
         """Return what tells whether to wait no longer for the driver to take the output of ranks that have ended."""
-        until = time.monotonic() + min(self._time_to_end, TERM_TO_KILL)
+        until = time.monotonic() + min(self._node_job.time_to_end, TERM_TO_KILL)
         return lambda: self.was_told_to_end and time.monotonic() > until

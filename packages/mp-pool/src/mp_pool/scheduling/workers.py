@@ -225,6 +225,7 @@ class Workers:
             if self._lazily and exitcode == 0 and not worker.tasks:
                 self.wanted -= 1  # it was asked to end; another starts when there is work
             worker.tasks.clear()  # each refers to the worker, whose descriptors would wait for the collector
+        worker.killed_for = None  # the same
         worker.close()
         return outcomes
 

@@ -115,10 +115,13 @@ class ProcessContext(RunningJob):
         >>> mp.start_processes(print, nprocs=2, join=False, output="capture").join()
         True
         """
-        if self._supervisor.signals is not None or threading.current_thread() is not threading.main_thread():
-            return self._join(timeout, grace_period)
-        with Deferral() as signals:
-            return self._join_deferred(signals, timeout, grace_period)
+        try:
+            if self._supervisor.signals is not None or threading.current_thread() is not threading.main_thread():
+                return self._join(timeout, grace_period)
+            with Deferral() as signals:
+                return self._join_deferred(signals, timeout, grace_period)
+        finally:
+            del self  # see `_join`
 
     def ajoin(self, timeout: float | None = None, grace_period: float | None = None) -> Coroutine[Any, Any, bool]:
         """
@@ -161,6 +164,8 @@ class ProcessContext(RunningJob):
                 # A Ctrl-C may come just before `_join_deferred` handles it.
                 self.terminate(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 0.0)
                 raise
+            finally:
+                del self  # see `_join`
 
     def _join_deferred(self, signals: Deferral, timeout: float | None, grace_period: float | None) -> bool:
         self._supervisor.signals = signals
@@ -171,6 +176,7 @@ class ProcessContext(RunningJob):
             raise
         finally:
             self._supervisor.signals = None
+            del self  # see `_join`
 
     def _join(self, timeout: float | None, grace_period: float | None) -> bool:
         left = None if timeout is None else max(0.0, timeout)
@@ -194,6 +200,7 @@ class ProcessContext(RunningJob):
             raise
         finally:
             self._lock.release()
+            del self  # the traceback has this frame, and the context the exception: none would go with its last user
 
     def _outlive(self, signum: int) -> None:
         """Let the ranks, which may have been sent it as well, handle a signal that is to end this process."""

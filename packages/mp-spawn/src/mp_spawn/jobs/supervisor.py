@@ -245,7 +245,7 @@ class Supervisor:
         # In a program, whose own handlers decide, a signal would raise here.
         signals = self.signals if isinstance(self.signals, Forwarding) else None
         with Events([], self.sentinels, signals, self.forward) as events:
-            while any([self._kill_late(rank) for rank in self.ranks]) and time.monotonic() < give_up_at:
+            while sum(map(self._kill_late, self.ranks)) and time.monotonic() < give_up_at:
                 events.poll(POLL_EVERY_S)
 
     def text(self, rank: int, stream: str) -> str:
@@ -281,10 +281,10 @@ class Supervisor:
             rank.close()
         self._end_left()
         if self.job is not None and all_ended(self.ranks):
-            self.job.output.finish(self._gives_up_output())
+            self.job.output.finish(self.gives_up_output())
             self.job.death_pipe.close()
 
-    def _gives_up_output(self) -> Callable[[], bool]:
+    def gives_up_output(self) -> Callable[[], bool]:
         """Return what tells, after the ranks have ended, whether to wait no longer for a reader of their output."""
         signals, until = self.signals, time.monotonic() + min(self._time_to_end, TERM_TO_KILL)
 
