@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty
@@ -120,7 +121,7 @@ def test_an_interrupted_receiver_gets_whole_messages_in_their_order(forking: Any
 def test_a_large_put_that_is_cut_off_while_its_thread_starts_keeps_no_later_put_waiting(forking: Any) -> None:
     chance, message = random.Random(1), list(range(20_000))
     with alarms(Alarm):
-        for _ in range(100):
+        for _ in range(30):
             queue = forking.Queue()
             for _ in range(5):
                 interrupted(lambda queue=queue: queue.put(message), chance.uniform(1e-4, 2e-3))
@@ -131,3 +132,23 @@ def test_a_large_put_that_is_cut_off_while_its_thread_starts_keeps_no_later_put_
             assert queue.get(timeout=60) == message
             queue.close()
             queue.join_thread()
+
+
+def test_no_handler_can_raise_while_the_thread_of_a_queue_starts(forking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next(each for each in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, each))
+    start = getattr(threading, name)
+
+    def interrupt_main_thread(*args: Any, **kwds: Any) -> None:
+        start(*args, **kwds)
+        if threading.get_ident() == threading.main_thread().ident:  # another has no Thread, and is to have none
+            raise AlarmError
+
+    queue, message = forking.Queue(), list(range(200_000))
+    monkeypatch.setattr(threading, name, interrupt_main_thread)
+    count = 0
+    while queue._thread is None:  # until it is needed
+        queue.put(message)
+        count += 1
+    assert [queue.get(timeout=60) for _ in range(count)] == [message] * count
+    queue.close()
+    queue.join_thread()
