@@ -1,0 +1,135 @@
+"""What a job on several nodes does as a job on one: exit codes, output, and signals of a scheduler."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.ports import free_port
+from support.waiting import until
+
+WHERE = {"one machine": [], "two nodes": ["--engine", "local", "--nnodes", "2"]}
+
+
+@pytest.fixture(params=WHERE)
+def where(request: pytest.FixtureRequest) -> list[str]:
+    """
+    The options for one machine, and for two nodes.
+    """
+    return WHERE[request.param]
+
+
+@contextmanager
+def started(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the command; kill it at the end of the block."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "MP_SPAWN_"))}
+    with subprocess.Popen(
+        [sys.executable, "-m", "mp_spawn", *arguments],
+        env=kept | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def outcome(*arguments: str, **variables: str) -> tuple[int, bytes, bytes]:
+    with started(*arguments, **variables) as process:
+        out, err = process.communicate(timeout=100)
+        return process.returncode, out, err
+
+
+def test_captured_output_is_written_as_it_came(where: list[str]) -> None:
+    code = "import os, sys; os.write(1, b'\\xff\\xc3\\xa4\\n'); sys.exit(7)"
+    found = outcome(*where, "-n", "2", "--output", "capture", "-c", code, PYTHONIOENCODING="ascii")
+    assert found[:2] == (7, b"\xff\xc3\xa4\n" * 2), found
+
+
+def test_the_exit_code_that_a_programs_hook_has_chosen_is_that_of_the_command(where: list[str]) -> None:
+    code = "import sys; sys.excepthook = lambda *_: sys.exit(3); raise ValueError"
+    assert outcome(*where, "-n", "2", "-c", code)[0] == 3
+
+
+@pytest.mark.parametrize("option", ["--log-dir", "--tee"])
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_full_disk_ends_a_file_with_a_word_and_the_exit_code_is_that_of_the_ranks(
+    where: list[str], tmp_path: Path, option: str, code: int
+) -> None:
+    for name in ("rank-0.out", "rank-0.err"):
+        os.symlink("/dev/full", tmp_path / name)
+    options = ["--log-dir", str(tmp_path), *(["--tee", "3"] if option == "--tee" else [])]
+    if option == "--log-dir" and not where:
+        pytest.skip("the rank itself has the file")
+    found, _, err = outcome(*where, "-n", "2", *options, "-c", f"import sys; print('x' * 1000); sys.exit({code})")
+    assert found == code, err
+    assert err.count(b"the file of the stdout of rank 0 ends here") == 1, err
+    assert b"Traceback" not in err
+    assert len((tmp_path / "rank-1.out").read_text()) == 1001
+
+
+def test_a_folder_for_output_that_cannot_be_made_is_refused_in_a_line(where: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    found, _, err = outcome(*where, "-n", "2", "--log-dir", str(path), "-c", "")
+    assert found == 2 and b"Traceback" not in err, err
+    assert b"it is a file" in err
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_rank_that_a_signal_to_the_job_has_ended_is_not_started_again(
+    where: list[str], tmp_path: Path, attempt: int
+) -> None:
+    code = "import os, sys, time; open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'x').close(); time.sleep(300)"
+    options = ["--max-restarts", "2", "--restart", "rank", "--grace-period", "60"]
+    with started(*where, "-n", "2", *options, "-c", code, str(tmp_path)) as process:
+        assert until(lambda: len(os.listdir(tmp_path)) == 2, 60)
+        process.terminate()
+        _, err = process.communicate(timeout=50)
+        assert process.returncode == 128 + signal.SIGTERM, err
+        assert b"again" not in err
+
+
+def test_a_job_whose_output_nobody_reads_ends_after_a_signal(where: list[str], tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time; open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'x').close()\n"
+        "while True: print('x' * 1000)"
+    )
+    with started(*where, "-n", "2", "-c", code, str(tmp_path)) as process:
+        assert until(lambda: len(os.listdir(tmp_path)) == 2, 60)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_a_scheduler_sends_to_each_node_reaches_each_rank_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "path = f'{sys.argv[1]}/{os.environ[\"RANK\"]}'\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('came', file=open(path + '.signals', 'a')))\n"
+        "open(path + '.ready', 'x').close()\n"
+        "while not os.path.exists(f'{sys.argv[1]}/end'): time.sleep(0.05)\n"
+    )
+    common = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "-n", "2"]
+    key = {"MP_SPAWN_KEY": "a secret for the tests"}
+    with (
+        started(*common, "--node-rank", "1", str(script), str(tmp_path), **key) as second,
+        started(*common, "--node-rank", "0", str(script), str(tmp_path), **key) as first,
+    ):
+        assert until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)), 60)
+        for times in (1, 2):
+            for process in (second, first):
+                process.send_signal(signal.SIGUSR1)
+            paths = [tmp_path / f"{rank}.signals" for rank in range(2)]
+            assert until(lambda: all(path.exists() and path.read_text() == "came\n" * times for path in paths), 60)  # noqa: B023
+        (tmp_path / "end").touch()
+        assert [process.wait(60) for process in (first, second)] == [0, 0]
+    assert [path.read_text() for path in paths] == ["came\n" * 2] * 2
