@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import multiprocessing
 import os
 import signal
 import textwrap
@@ -434,3 +435,29 @@ def test_a_rank_that_active_children_has_reaped_is_reported(start_method: str) -
         assert time.monotonic() < deadline
     with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 9"):
         job.join(timeout=30)
+
+
+def test_processes_of_the_program_have_their_exit_codes_while_other_threads_list_children(ctx: Any) -> None:
+    stop = threading.Event()
+
+    def list_children() -> None:
+        while not stop.is_set():
+            multiprocessing.active_children()
+
+    threads = [threading.Thread(target=list_children)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10 if ctx.get_start_method() == "fork" else 2):
+            end = ctx.Event()
+            processes = [ctx.Process(target=end.wait) for _ in range(3)]
+            for process in processes:
+                process.start()
+            job = ProcessContext(processes, [])
+            end.set()
+            assert job.join()
+            assert [process.exitcode for process in processes] == [0, 0, 0]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

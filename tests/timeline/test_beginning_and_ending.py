@@ -264,3 +264,14 @@ def test_a_child_on_a_full_disk_warns_and_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert "is not in the timeline: No space left on device" in done.stderr
     assert until(lambda: (tmp_path / "run.json").exists())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [("KeyboardInterrupt", -signal.SIGINT), ("SystemExit(7)", 7), ("OSError", 1)]
+)
+def test_a_recorded_program_ends_as_it_would_without(tmp_path: Path, error: str, code: int) -> None:
+    program = f"import mp_all; raise {error}"
+    own = os.environ | {"MP_TIMELINE": str(tmp_path / "run.html"), "MP_TIMELINE_PRINT": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=own, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "run.html").exists()

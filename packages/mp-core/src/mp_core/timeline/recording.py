@@ -17,6 +17,7 @@ The folder is beside the report, and is named after it: `run.html.x7a0c2.events`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -113,7 +114,15 @@ class timeline:
         """Begin now, and end with the process, after the children that it waits for; then print the sentences."""
         self._prints = prints
         self._begin_run()
-        recorder.end_with_process(self._end)
+        recorder.end_with_process(self._end_with_process)
+
+    def _end_with_process(self) -> None:
+        self._end()
+        # Of a program that Ctrl-C has ended, Python then ends itself by SIGINT; but it forgets that when text is
+        # executed, as `namedtuple` does. Text that raises it once more says so again.
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
 
     def _begin_run(self) -> None:
         """Make the folder of events, record this process, and invite those that it starts: they join by `recorder`."""
