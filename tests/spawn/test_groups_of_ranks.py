@@ -101,6 +101,15 @@ def test_what_a_rank_leaves_that_ends_well_goes_on(tmp_path: Path) -> None:
         assert len(begun.alive()) == 2
 
 
+@pytest.mark.parametrize("output", ["prefix", "capture"])
+def test_what_a_rank_has_started_may_write_a_moment_later_than_it(tmp_path: Path, output: str) -> None:
+    script = "exec > >(sleep 0.5; cat); echo late"
+    with running_command("-n", "2", "--output", output, "--no-python", "bash", "-c", script) as command:
+        out, err = command.communicate(timeout=60)
+    assert (command.returncode, err) == (0, "")
+    assert out.count("late\n") == 2, out
+
+
 @pytest.mark.parametrize("ignored", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
 def test_what_a_failed_rank_has_started_ends_before_it_is_started_again(tmp_path: Path, ignored: str) -> None:
     script = tmp_path / "script.py"

@@ -23,6 +23,8 @@ from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, Forwarding, was_sent
 # All times are in seconds. From the first failure to SIGTERM for the others, by default: long enough to see which
 # other ranks fail at the same time.
 GRACE = 0.1
+# For the output of what ranks have started, after they have ended well.
+LATE_OUTPUT = 2.0
 # From SIGKILL until the launcher stops waiting for the kernel to end the process.
 KILL_TO_DEAD = 5.0
 
@@ -281,7 +283,14 @@ class Supervisor:
             rank.close()
         self._end_left()
         if self.job is not None and all_ended(self.ranks):
-            self.job.output.finish(self.gives_up_output())
+            is_given_up = self.gives_up_output()
+            until = time.monotonic() + LATE_OUTPUT
+            # What a rank has started may write a moment later than it, as the last program of a shell's pipeline.
+            while self.job.output.is_writing() and any(rank.left_writers() for rank in self.ranks):
+                if is_given_up() or self.was_told_to_end or time.monotonic() > until:
+                    break
+                time.sleep(POLL_EVERY_S)
+            self.job.output.finish(is_given_up)
             self.job.death_pipe.close()
 
     def gives_up_output(self) -> Callable[[], bool]:

@@ -58,6 +58,10 @@ class Output:
     def add(self, rank: int, text: str) -> None:
         """Append the launcher's text about a failure to the standard error of a rank, if that is a file."""
 
+    def is_writing(self) -> bool:
+        """Tell whether there may be more of the output."""
+        return False
+
     def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
         """
         Write the rest and stop, once all ranks have ended; where nobody reads it, wait until *is_given_up* says True.
@@ -189,7 +193,6 @@ class Piped(Output):
         self._new.clear()
 
     def is_writing(self) -> bool:
-        """Tell whether the thread still has some of the output."""
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self, wake: tuple[int, int]) -> None:

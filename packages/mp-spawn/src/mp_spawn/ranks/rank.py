@@ -121,6 +121,10 @@ class Rank:
         self._has_left = self._has_left and is_alive(self.pid)
         return self._has_left
 
+    def left_writers(self) -> bool:
+        """Tell whether a process still runs that this rank has started under the command, and left."""
+        return bool(self._to_group) and is_alive(self.pid)
+
     def kill_left(self) -> None:
         """Kill what this rank has left."""
         if self._has_left:
