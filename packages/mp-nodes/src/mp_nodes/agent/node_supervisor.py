@@ -216,10 +216,7 @@ class NodeSupervisor(Supervisor):
                 failures.append((self._numbered(failure), self._blobs.get(rank.index, b"")))
             elif rank.report is not None and rank.report.kind is Kind.RETURNED:
                 results[number] = rank.report.blob
-        rows = [
-            Row(first + rank.index, rank.pid, rank.process.exitcode, (rank.ended_at or 0.0) - rank.started_at)
-            for rank in self.ranks
-        ]
+        rows = [Row(first + rank.index, rank.pid, rank.process.exitcode, rank.seconds) for rank in self.ranks]
         return Ended(failures, [self._numbered(failure) for failure in self.past], results, rows)
 
     def _numbered(self, failure: Failure) -> Failure:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -129,7 +128,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             is_shared = chosen.output == "inherit" or job.gives_terminal
             with nullcontext() if is_shared else progress(nprocs, context._supervisor.count_ended):
                 error = outcome(context, chosen.timeout)
-        except Ended as stopped:  # the start of ranks that had failed
+        except (Ended, OSError) as stopped:  # the start of ranks that had failed
             context.terminate()
             return not_started(stopped)
         except BaseException:
@@ -213,10 +212,9 @@ def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
 
 def table_of(context: ProcessContext, error: ProcessException) -> list[Row]:
     failed = {failure.rank: failure for failure in error.failures}
-    now = time.monotonic()
     rows = []
     for rank in context._ranks:
         failure = failed.get(rank.index)
         ended = failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
-        rows.append(Row(rank.index, rank.pid, ended, (rank.ended_at or now) - rank.started_at, bool(failure)))
+        rows.append(Row(rank.index, rank.pid, ended, rank.seconds, bool(failure)))
     return rows

@@ -78,6 +78,11 @@ class Rank:
         return self.ended_at is not None
 
     @property
+    def seconds(self) -> float:
+        """How long it has run. It may have ended before this process knew that it runs."""
+        return max(0.0, (self.ended_at or time.monotonic()) - self.started_at)
+
+    @property
     def end_fd(self) -> int:
         """The descriptor that becomes readable when the process has ended."""
         # The sentinel of multiprocessing is a pipe. It also becomes readable at the end of the fork server, and when a
