@@ -103,7 +103,7 @@ def test_what_a_rank_leaves_that_ends_well_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("output", ["prefix", "capture"])
 def test_what_a_rank_has_started_may_write_a_moment_later_than_it(tmp_path: Path, output: str) -> None:
-    script = "exec > >(sleep 0.5; cat); echo late"
+    script = "exec > >(sleep 0.2; cat); echo late"
     with running_command("-n", "2", "--output", output, "--no-python", "bash", "-c", script) as command:
         out, err = command.communicate(timeout=60)
     assert (command.returncode, err) == (0, "")
