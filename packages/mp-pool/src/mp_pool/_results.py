@@ -16,6 +16,7 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
     job_counter,
 )
 
+from mp_pool.scheduling.condition import Condition
 from mp_pool.scheduling.unopened import Unopened
 from mp_pool.tasks.task import Delivery, Outcome, Task, cancelled, report
 
@@ -215,7 +216,7 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
 
     single = False
     _failed: int | None = None  # the index of the task whose exception it has
-    _number_left: int
+    _number_left = 0  # also if a signal handler raises before the standard class sets it
     _chunksize: int
     _is_cancelled = False  # the error comes in a moment
 
@@ -281,7 +282,7 @@ class Mapped(_Holder, _Map):  # type: ignore[misc]
 class _Abortable:
     """A mixin for the iterators, which adds `_abort`."""
 
-    _cond: threading.Condition
+    _cond: Condition
     _items: Any
     _unsorted: dict[int, Outcome]
     _cache: dict[int, Any]
@@ -323,6 +324,7 @@ class _Abortable:
 
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)  # type: ignore[call-arg]
+        self._cond = Condition()
         self._scheduler, self._options = pool._scheduler, pool._options
 
     def cancel(self, running: bool = False) -> bool:

@@ -27,6 +27,7 @@ from mp_core.children.main_module import MissingGuardError
 from mp_pool import errors
 from mp_pool._standard_names import NamesOfExecutor
 from mp_pool.scheduling.admission import Admission
+from mp_pool.scheduling.condition import Condition
 from mp_pool.scheduling.feeder import batches
 from mp_pool.scheduling.progress import progress as bar
 from mp_pool.scheduling.scheduler import Scheduler
@@ -344,6 +345,7 @@ class _Future(Future["Any"]):
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
+        self._condition: Any = Condition()
         self._scheduler = scheduler
         self.call: _Call | None = None
 
@@ -461,7 +463,7 @@ class _Call(Task):
         """Mark the future as running, unless it has been cancelled or another thread uses it."""
         self._is_ahead_no_more()
         future: Any = self.future
-        lock = future._condition  # whose own `with` is Python code: a handler may raise there, with the lock held
+        lock = future._condition
         try:
             if lock.acquire(False) and future._state == PENDING:
                 future._state = RUNNING
