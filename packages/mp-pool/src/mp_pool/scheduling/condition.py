@@ -21,16 +21,13 @@ class Condition(RLock):  # type: ignore[misc]  # final for type checkers, and no
     False
     """
 
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        self._waiters: list[Any] = []
+    _waiters: tuple[Any, ...] = ()  # no `__init__`: each future has one, and most are never waited for
 
     def wait(self, timeout: float | None = None) -> bool:
         """Release the lock, wait for `notify` up to *timeout* seconds, take it again; return whether it has come."""
         waiter = allocate_lock()
         waiter.acquire()
-        self._waiters.append(waiter)
+        self._waiters = (*self._waiters, waiter)
         state = None
         try:
             state = self._release_save()  # type: ignore[attr-defined]
@@ -40,16 +37,18 @@ class Condition(RLock):  # type: ignore[misc]  # final for type checkers, and no
                 self._acquire_restore(state)  # type: ignore[attr-defined]
             elif not self._is_owned():  # type: ignore[attr-defined]  # the handler raised just after the release
                 self.acquire()
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            self._drop(waiter)
 
     def notify(self, n: int = 1) -> None:
         """Wake so many of those that wait."""
         for waiter in self._waiters[:n]:
             with suppress(RuntimeError):  # a handler has raised after the release
                 waiter.release()
-            self._waiters.remove(waiter)
+            self._drop(waiter)
 
     def notify_all(self) -> None:
         """Wake all that wait."""
         self.notify(len(self._waiters))
+
+    def _drop(self, waiter: Any) -> None:
+        self._waiters = tuple(each for each in self._waiters if each is not waiter)
