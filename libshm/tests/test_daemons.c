@@ -369,6 +369,17 @@ static void the_manager_creates_the_folder_again(int strategy)
     close(s[0]), close(s[1]);
 }
 
+/* Stop each thread of a process, and wait until all have. */
+static void stop(pid_t pid)
+{
+    char command[128];
+
+    CHECK_EQ(kill(pid, SIGSTOP), 0);
+    snprintf(command, sizeof(command),
+             "! grep -hs State: /proc/%d/task/*/status | grep -qv stopped", pid);
+    EVENTUALLY(system(command) == 0);
+}
+
 /* Of a session that has ended, another process has removed the folder. */
 static void the_manager_of_an_ended_session_does_not_create_the_folder_again(int strategy)
 {
@@ -386,7 +397,7 @@ static void the_manager_of_an_ended_session_does_not_create_the_folder_again(int
         CHECK_EQ(mpshm_own_session(id), 0);
         put_all(p[1], id, sizeof(id));
         put_all(p[1], &manager, sizeof(manager));
-        CHECK_EQ(kill(manager, SIGSTOP), 0);
+        stop(manager);
         _exit(0);
     }
     get_all(p[0], id, sizeof(id));

@@ -10,6 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+#: Said of a worker that runs its initializer, or has not come to it.
+OF_A_START = "its initializer"
+
 
 class WorkerLostError(ProcessError):
     """
@@ -78,8 +81,10 @@ class WorkerLostError(ProcessError):
             return f"node {self.node} was lost while it had {self.function}, task {self.index}: {self.lost}"
         where = f" on node {self.node}" if self.node else ""
         memory = " (the kernel reports that it killed a process for want of memory)" if self.out_of_memory else ""
-        task = f"{self.function}, task {self.index}"
-        return f"worker {self.pid}{where} {how_it_ended(self.exitcode)} while it ran {task}{memory}"
+        how = f"worker {self.pid}{where} {how_it_ended(self.exitcode)} while it ran {self.function}"
+        if self.function != OF_A_START:
+            return f"{how}, task {self.index}{memory}"
+        return f"{how}; its output on stderr says why" if (self.exitcode or 0) > 0 else f"{how}{memory}"
 
 
 class TaskTimeoutError(ResultTimeoutError, TimeoutError):

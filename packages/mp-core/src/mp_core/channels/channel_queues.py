@@ -338,7 +338,12 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
             feed = self._feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader)
             feed.ignore_epipe, feed.on_error = self._ignore_epipe, self._on_queue_feeder_error
         if threading.current_thread() is threading.main_thread():
-            start_new_thread(feed.start, (self,))
+            try:
+                start_new_thread(feed.start, (self,))
+            except RuntimeError as refusal:
+                if is_of_handler(refusal):
+                    raise
+                feed.start(self)  # the system may have room for one thread, and not for two
         else:
             feed.start(self)
         feed.begun.acquire()  # a lock of C, and no event: a handler may raise here

@@ -13,7 +13,7 @@ from mp_core.children.main_module import is_missing_guard, missing_guard, receiv
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.oom_kills import oom_kills, own_kills_between
-from mp_pool.errors import TaskMemoryError, TaskTimeoutError, WorkerLostError
+from mp_pool.errors import OF_A_START, TaskMemoryError, TaskTimeoutError, WorkerLostError
 from mp_pool.scheduling.dispatcher import LONG_TASK, Dispatcher
 from mp_pool.tasks.definitions import Definitions
 from mp_pool.tasks.shared_function import INITIALIZER, share
@@ -241,7 +241,7 @@ class Workers:
         else:
             self._failures += 1
         if max(self._failures, self._useless) >= (KILLED if killed else ATTEMPTS):
-            what = "the start of its first task" if worker.ready else "its initializer"
+            what = "the start of its first task" if worker.ready else OF_A_START
             self.reason = worker.failure or self._lost(worker.pid, exitcode, what, 0, out_of_memory)
 
     def _out_of_memory(self, exitcode: int | None) -> bool:
