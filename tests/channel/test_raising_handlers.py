@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from mp_core.channels import channel_queues
+
 SIZE = 1 << 20
 COUNT = 200
 
@@ -152,3 +154,31 @@ def test_no_handler_can_raise_while_the_thread_of_a_queue_starts(forking: Any, m
     assert [queue.get(timeout=60) for _ in range(count)] == [message] * count
     queue.close()
     queue.join_thread()
+
+
+@pytest.mark.parametrize("end", ["close", "cancel_join_thread"])
+def test_a_queue_is_closed_while_its_thread_starts(forking: Any, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """
+    A handler cuts off the wait for the thread, and the program gives up.
+    """
+    kind, going_on = channel_queues.Queue, threading.Event()
+    finish = kind._finish_with_thread
+
+    def finish_later(queue: Any, *args: Any) -> None:
+        going_on.wait(60)
+        finish(queue, *args)
+
+    monkeypatch.setattr(kind, "_finish_with_thread", finish_later)
+    queue, message = forking.Queue(), list(range(200_000))
+    with alarms(Alarm):
+        while not interrupted(lambda: queue.put(message), 0.05):
+            pass
+    threading.Timer(0.2, going_on.set).start()
+    if end == "cancel_join_thread":
+        queue.cancel_join_thread()
+    queue.close()
+    thread = queue._thread
+    queue._reader.close()
+    if thread is not None:
+        thread.join(60)
+        assert not thread.is_alive()

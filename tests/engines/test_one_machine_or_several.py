@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.ports import free_port
 from support.waiting import until
+
+from mp_nodes.driver.engine_context import EngineContext
 
 WHERE = {"one machine": [], "two nodes": ["--engine", "local", "--nnodes", "2"]}
 
@@ -132,3 +135,30 @@ def test_a_signal_that_a_scheduler_sends_to_each_node_reaches_each_rank_once(tmp
         (tmp_path / "end").touch()
         assert [process.wait(60) for process in (first, second)] == [0, 0]
     assert [path.read_text() for path in paths] == ["came\n"] * 2
+
+
+@pytest.mark.parametrize(
+    ("heard", "sent"),
+    [([0, 1], 1), ([0, 0, 1, 1], 2), ([0, 1, 1, 0], 2), ([1, 0], 1), ([0, 0], 2), ([0, 1, 2, 2, 1, 0], 2)],
+)
+def test_what_each_node_hears_is_sent_once(monkeypatch: pytest.MonkeyPatch, heard: list[int], sent: int) -> None:
+    context = EngineContext.__new__(EngineContext)
+    context._heard = {}
+    came: list[int] = []
+    monkeypatch.setattr(EngineContext, "send_signal", lambda _, signum: came.append(signum))
+    for node in heard:
+        context.hear_signal(signal.SIGUSR1, node)
+    assert came == [signal.SIGUSR1] * sent
+
+
+def test_output_that_nobody_reads_yet_is_not_given_up_for_a_signal_that_ends_nothing(
+    where: list[str], tmp_path: Path
+) -> None:
+    code = "import os, sys; print('x' * 50_000); open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'x').close()"
+    with started(*where, "-n", "2", "-c", code, str(tmp_path)) as process:
+        assert until(lambda: len(os.listdir(tmp_path)) == 2, 60)
+        for _ in range(3):
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.2)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out.count(b"x"), err) == (0, 100_000, b"")

@@ -38,6 +38,7 @@ import weakref
 from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from multiprocessing import process, queues, synchronize, util
 from queue import Empty, Full
 
@@ -320,11 +321,23 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
 
     def close(self) -> None:
         self._closed = True  # a put that waits in another thread sees why its message cannot be sent
+        self._finish_start()
         if self._has_put and self._thread is None:
             # The feeder thread of a standard queue closes both ends after the last message.
             self._reader.close()
             self._writer.close()
         super().close()
+
+    def cancel_join_thread(self) -> None:
+        self._finish_start()
+        super().cancel_join_thread()
+
+    def _finish_start(self) -> None:
+        """Finish a start of the thread that a signal handler has cut off."""
+        feed = self._feed
+        if feed is not None and feed.pid == os.getpid() and not feed.has_begun:
+            with suppress(RuntimeError):  # the system has no thread left
+                self._start_thread()
 
     def _start_thread(self) -> None:
         """
@@ -334,7 +347,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         main thread only, so another thread starts it.
         """
         feed = self._feed
-        if feed is None:
+        if feed is None or feed.pid != os.getpid():
             feed = self._feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader)
             feed.ignore_epipe, feed.on_error = self._ignore_epipe, self._on_queue_feeder_error
         if threading.current_thread() is threading.main_thread():
@@ -346,14 +359,13 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
                 feed.start(self)  # the system may have room for one thread, and not for two
         else:
             feed.start(self)
-        feed.begun.acquire()  # a lock of C, and no event: a handler may raise here
-        feed.begun.release()
-        if feed.error is not None:
-            error, self._feed = feed.error, None
-            try:
+        feed.wait_for_start()
+        error, feed.error = feed.error, None
+        try:
+            if error is not None:
                 raise error
-            finally:
-                del error, feed  # see Note [Exceptions in frames] in failed_messages.py
+        finally:
+            del error, feed  # see Note [Exceptions in frames] in failed_messages.py
 
     def _finish_with_thread(self, feed: _Feeder, thread: threading.Thread) -> None:
         """Have the end of the queue, and of the process, wait for the thread."""
@@ -387,10 +399,13 @@ class _Feeder:
         self.buffer, self.notempty, self.feeding = buffer, notempty, feeding
         self.writer, self.reader = writer, reader
         self.error: BaseException | None = None
-        # Locks as gates, which open once: of who starts the thread, of the thread, and of who waits for both.
-        self._claim, self._ready, self.begun = allocate_lock(), allocate_lock(), allocate_lock()
+        self.pid = os.getpid()
+        # Locks of C as gates, since a handler may raise wherever one is waited for, and would leave that of an event
+        # held: of who starts the thread, of the thread, and of who waits for both.
+        self._claim, self._ready, self._begun = allocate_lock(), allocate_lock(), allocate_lock()
+        self.has_begun = False
         self._ready.acquire()
-        self.begun.acquire()
+        self._begun.acquire()
 
     def start(self, queue: Queue) -> None:
         """Start the thread of the queue, unless that has been done, and open the gate."""
@@ -403,20 +418,32 @@ class _Feeder:
             queue._finish_with_thread(self, thread)
         except BaseException as error:  # the system has no thread left
             self.error = error
-        self.begun.release()
+            queue._feed = None
+        self.has_begun = True
+        self._begun.release()
+
+    def wait_for_start(self) -> None:
+        """Wait until `start` has ended."""
+        try:
+            if not self.has_begun:
+                self._begun.acquire()
+        finally:
+            if self.has_begun:
+                with suppress(RuntimeError):  # it is open
+                    self._begun.release()  # for the next one that waits
 
     def run(self) -> None:
         try:
-            self.writer._begin_reservations()
-        except OSError:
-            return  # the queue was closed after a signal handler had cut off its start
-        finally:
-            self._ready.release()
-        try:
-            self._run()
+            try:
+                self.writer._begin_reservations()
+            finally:
+                self._ready.release()
+            try:
+                self._run()
+            finally:
+                self.writer._end_reservations()
         finally:
             self.on_error = None  # it may refer to the queue, and a finalizer refers to this object
-            self.writer._end_reservations()
 
     def _run(self) -> None:
         while True:

@@ -120,7 +120,7 @@ class timeline:
         self._end()
         # Of a program that Ctrl-C has ended, Python then ends itself by SIGINT; but it forgets that when text is
         # executed, as `namedtuple` does. Text that raises it once more says so again.
-        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
             with contextlib.suppress(KeyboardInterrupt):
                 exec("raise KeyboardInterrupt")
 

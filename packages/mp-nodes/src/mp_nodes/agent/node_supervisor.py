@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any, Self
 
 from mp_core.children.cpu_affinity import cpus_for
+from mp_core.system.descriptor import readable
 from mp_nodes.agent.node_payload import NodePayload
 from mp_nodes.protocol import End, Ended, Failing, Printed, Restarted, Row, Signal, Start
 from mp_spawn.calls.payload import Payload
 from mp_spawn.errors import Failure
 from mp_spawn.jobs.job import Job, Launcher
-from mp_spawn.jobs.supervisor import Supervisor
+from mp_spawn.jobs.supervisor import Supervisor, later
 from mp_spawn.output.destinations import Piped
 from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.rank_spec import RankSpec
@@ -245,5 +245,14 @@ class NodeSupervisor(Supervisor):
 
     def gives_up_output(self) -> Callable[[], bool]:
         """Return what tells whether to wait no longer for the driver to take the output of ranks that have ended."""
-        until = time.monotonic() + min(self._node_job.time_to_end, TERM_TO_KILL)
-        return lambda: self.was_told_to_end and time.monotonic() > until
+
+        def is_told() -> bool:
+            commands = self.signals
+            if not self.was_told_to_end and commands.fd >= 0 and readable(commands.fd, 0):
+                try:
+                    commands.handle(self.forward)
+                except EndAsked:
+                    self.was_told_to_end = True
+            return self.was_told_to_end
+
+        return later(is_told, min(self._node_job.time_to_end, TERM_TO_KILL))

@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -20,7 +20,7 @@ from mp_nodes.driver.remote_output import Writer, sink_for
 from mp_nodes.protocol import BEAT, NODE_LOST_AFTER, EngineError, Node
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.jobs.running_job import RunningJob
-from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD
+from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD, later
 from mp_spawn.output.destinations import Captured, Piped
 from mp_spawn.ranks.rank import unpickled
 from mp_spawn.ranks.signals import ENDING, INTERRUPTED, TERM_TO_KILL
@@ -92,8 +92,8 @@ class EngineContext(RunningJob):
         # Commands of other threads, which only append.
         self._asked: deque[protocol.End | protocol.Signal] = deque()
         self._signalled: dict[int, float] = {}
-        # Of the last signal of its number: when a node was sent it first, and which nodes were.
-        self._heard: dict[int, tuple[float, set[int]]] = {}
+        # By signal: when a node was last sent it, and how often each was lately.
+        self._heard: dict[int, tuple[float, Counter[int]]] = {}
         # How often all ranks have been started again; whether they were told to end, which is no failure.
         self._attempt = 0
         self._was_told_to_end = False
@@ -187,12 +187,14 @@ class EngineContext(RunningJob):
     def hear_signal(self, signum: int, node: int = 0) -> None:
         """Send a signal on that a node was sent; what a scheduler sends to each node is one signal."""
         now = time.monotonic()
-        since, nodes = self._heard.get(signum, (0.0, {node}))
-        if node in nodes or now - since > TO_ALL_NODES:
-            self._heard[signum] = now, {node}
+        last, counts = self._heard.get(signum, (0.0, Counter[int]()))
+        if now - last > TO_ALL_NODES:
+            counts.clear()
+        sent = max(counts.values(), default=0)
+        counts[node] += 1
+        self._heard[signum] = now, counts
+        if counts[node] > sent:
             self.send_signal(signum)
-        else:
-            nodes.add(node)
 
     def _ask(self, command: protocol.End | protocol.Signal) -> None:
         self._asked.append(command)
@@ -266,8 +268,11 @@ class EngineContext(RunningJob):
 
     def _finish_output(self) -> None:
         """Write the rest; not for long after a signal, if nobody reads it."""
-        until = time.monotonic() + min(self._plan.time_to_end, TERM_TO_KILL)
-        self._writer.finish(lambda: (self._was_told_to_end or bool(self._asked)) and time.monotonic() > until)
+
+        def is_told() -> bool:
+            return self._was_told_to_end or any(isinstance(each, protocol.End) for each in list(self._asked))
+
+        self._writer.finish(later(is_told, min(self._plan.time_to_end, TERM_TO_KILL)))
 
     def _serve(self) -> None:
         """Handle messages until each node has said how its ranks ended, or is lost."""

@@ -31,6 +31,23 @@ KILL_TO_DEAD = 5.0
 logger = logging.getLogger("mp_spawn")
 
 
+def later(is_told: Callable[[], bool], seconds: float) -> Callable[[], bool]:
+    """
+    Return what tells whether *seconds* have passed since it was first called while *is_told* was true.
+
+    >>> later(lambda: True, 60.0)()
+    False
+    """
+    since: list[float] = []
+
+    def have_passed() -> bool:
+        if is_told() and not since:
+            since.append(time.monotonic())
+        return bool(since) and time.monotonic() > since[0] + seconds
+
+    return have_passed
+
+
 class Supervisor:
     """
     The ranks of a job while they run. One thread at a time calls its methods.
@@ -295,16 +312,16 @@ class Supervisor:
 
     def gives_up_output(self) -> Callable[[], bool]:
         """Return what tells, after the ranks have ended, whether to wait no longer for a reader of their output."""
-        signals, until = self.signals, time.monotonic() + min(self._time_to_end, TERM_TO_KILL)
+        signals = self.signals
 
-        def is_given_up() -> bool:
+        def is_told() -> bool:
             # In a program, its own handlers decide.
             if isinstance(signals, Forwarding) and signals.fd >= 0:
                 signals.handle(self.forward)
-                return self.was_told_to_end and time.monotonic() > until
+                return self.was_told_to_end
             return False
 
-        return is_given_up
+        return later(is_told, min(self._time_to_end, TERM_TO_KILL))
 
     def reports(self) -> list[bytes]:
         """Return the pickled result of each rank, after join() has returned True."""

@@ -316,6 +316,7 @@ class Events:
             if rank.ended:
                 changed[rank] = None
                 self._unregister(fd)
+                self._unseen.pop(rank, None)
                 continue
             inbox = rank.inbox_fd
             if has_ended and has_closed_pipe(rank.process._popen):
