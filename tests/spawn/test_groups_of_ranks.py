@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from descendants import Watched
 from jobs import running_command
+from support.waiting import until
 
 # Each rank starts a program, which writes its pid.
 WRAPPER = "sh -c 'echo $$ > {folder}/$RANK; exec sleep 300'"
@@ -157,26 +158,21 @@ def test_what_a_failed_rank_leaves_keeps_its_restart_waiting_for_five_seconds_at
 
 
 def test_a_signal_that_comes_while_a_restart_waits_ends_the_job_with_its_failure(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
+    left, told, script = tmp_path / "left", tmp_path / "told", tmp_path / "script.py"
+    shell = f"trap 'echo > {told}' TERM; echo $$ > {left}.new; mv {left}.new {left}; while :; do sleep 0.05; done"
     script.write_text(
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "import os, sys; open(sys.argv[1] + '/0.rank', 'w').write(str(os.getpid()))\n" + PROGRAM + "sys.exit(4)"
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen(['sh', '-c', {shell!r}], stdin=0, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        f"while not os.path.exists({str(left)!r}): time.sleep(0.01)\n"
+        "sys.exit(4)\n"
     )
-    options = ["--max-restarts", "3", "--restart", "all", "--grace-period", "1"]
-    with running_command("-n", "1", *options, str(script), str(tmp_path)) as command:
-        path, deadline = tmp_path / "0", time.monotonic() + 60
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        watched = Watched([int(path.read_text())])
-        rank_has_ended = Watched([])
-        with suppress(ProcessLookupError):
-            rank_has_ended.add(int(path.with_suffix(".rank").read_text()))
-        assert rank_has_ended.wait(60) == []
+    options = ["--max-restarts", "3", "--restart", "all", "--grace-period", "3"]
+    with running_command("-n", "1", *options, str(script)) as command:
+        assert until(told.exists, 60)  # the rank has ended, and what it has left was told to
+        watched = Watched([int(left.read_text())])
         command.terminate()
         code, err = end_of(command)
         assert watched.wait(5) == []
         watched.close()
-        rank_has_ended.close()
     assert code == 4, err
     assert "exit code 4" in err and "started" not in err, err
