@@ -24,7 +24,6 @@ from mp_spawn.command.command_options import (
 )
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import OF_A_FORK, check_options, check_room
-from mp_spawn.output.destinations import Capture
 from mp_spawn.output.terminal import Row, tell, tell_failure, write_captured
 from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
@@ -102,8 +101,8 @@ def _drive(
         while not context.is_over():
             if readable(signals.fd, 0.05):
                 signals.handle(context.hear_signal)
-    if isinstance(context.output, Capture) and chosen.output == "capture":
-        write_captured(context.output, len(context.captured))
+    if chosen.output == "capture":
+        write_captured(context.output, len(context.pids()))
     try:
         context.join()
     except ProcessException as error:

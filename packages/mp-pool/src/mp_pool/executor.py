@@ -500,7 +500,7 @@ class _Call(Task):
 
     def _set_alone(self, value: Any) -> bool:
         future: Any = self.future
-        lock = future._condition  # see `begin_at_once`
+        lock = future._condition
         try:
             if not lock.acquire(False) or future._state != RUNNING:
                 return False

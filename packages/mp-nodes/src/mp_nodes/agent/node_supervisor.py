@@ -17,12 +17,11 @@ from mp_nodes.protocol import End, Ended, Failing, Printed, Restarted, Row, Sign
 from mp_spawn.calls.payload import Payload
 from mp_spawn.errors import Failure
 from mp_spawn.jobs.job import Job, Launcher
-from mp_spawn.jobs.supervisor import Supervisor, later
+from mp_spawn.jobs.supervisor import Supervisor
 from mp_spawn.output.destinations import Piped
 from mp_spawn.ranks.rank import Events, Rank, all_ended
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind
-from mp_spawn.ranks.signals import TERM_TO_KILL
 
 # Bytes of output that may be on their way to the driver.
 UNACKNOWLEDGED = 8 << 20
@@ -243,16 +242,12 @@ class NodeSupervisor(Supervisor):
         # This is not the main thread: the commands are no signals of this process.
         return Events(self.ranks, self.sentinels, self.signals, self.forward)
 
-    def gives_up_output(self) -> Callable[[], bool]:
-        """Return what tells whether to wait no longer for the driver to take the output of ranks that have ended."""
-
-        def is_told() -> bool:
-            commands = self.signals
-            if not self.was_told_to_end and commands.fd >= 0 and readable(commands.fd, 0):
-                try:
-                    commands.handle(self.forward)
-                except EndAsked:
-                    self.was_told_to_end = True
-            return self.was_told_to_end
-
-        return later(is_told, min(self._node_job.time_to_end, TERM_TO_KILL))
+    def hears_an_end(self) -> bool:
+        """Handle the commands of the driver that have come; tell whether the ranks are to end."""
+        commands = self.signals
+        if not self.was_told_to_end and commands.fd >= 0 and readable(commands.fd, 0):
+            try:
+                commands.handle(self.forward)
+            except EndAsked:
+                self.was_told_to_end = True
+        return self.was_told_to_end

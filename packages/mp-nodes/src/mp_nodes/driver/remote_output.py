@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
 
 from mp_nodes.protocol import Node, Printed
-from mp_spawn.output.destinations import POLL_EVERY_S, STREAMS, Capture, Files, Piped, Prefix
+from mp_spawn.output.destinations import STREAMS, Capture, Files, Piped, Prefix, has_written
 from mp_spawn.output.streams import Streams
-
-logger = logging.getLogger("mp_spawn")
 
 
 class _Labelled(Prefix):
@@ -121,11 +118,7 @@ class Writer:
     def finish(self, is_given_up: Callable[[], bool]) -> None:
         """Write the rest and stop; leave it if nobody reads it and *is_given_up* says so."""
         self._queue.put(None)
-        while self._thread.is_alive():
-            self._thread.join(POLL_EVERY_S)
-            if is_given_up() and self._thread.is_alive():
-                logger.error("the rest of the output of the ranks is lost: nobody reads it")
-                return
+        has_written(self._thread, is_given_up)
 
     def _run(self) -> None:
         open_ends = set()

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Coroutine
-from itertools import count
 from multiprocessing.process import BaseProcess
 from typing import Any, Self
 
@@ -50,10 +49,12 @@ class ProcessContext(RunningJob):
     """
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
-        pidfds = [PidFd.of(process) for process in processes]
-        for process, pidfd in zip(processes, pidfds, strict=True):
+        ranks = []
+        for index, process in enumerate(processes):
+            pidfd = PidFd.of(process)
             lock(process, pidfd)
-        self._init_fields(Supervisor([Rank(*each) for each in zip(count(), processes, pidfds, strict=False)], None))
+            ranks.append(Rank(index, process, pidfd))
+        self._init_fields(Supervisor(ranks, None))
         self.error_files = error_files
 
     @classmethod

@@ -261,11 +261,9 @@ class Supervisor:
     def _end_left(self) -> None:
         """Let what failed ranks have left in their groups end, and kill what does not."""
         give_up_at = time.monotonic() + self._time_to_end + KILL_TO_DEAD
-        # In a program, whose own handlers decide, a signal would raise here.
-        signals = self.signals if isinstance(self.signals, Forwarding) else None
-        with Events([], self.sentinels, signals, self.forward) as events:
-            while sum(map(self._kill_late, self.ranks)) and time.monotonic() < give_up_at:
-                events.poll(POLL_EVERY_S)
+        while sum(map(self._kill_late, self.ranks)) and time.monotonic() < give_up_at:
+            self.hears_an_end()
+            time.sleep(POLL_EVERY_S)
 
     def text(self, rank: int, stream: str) -> str:
         return "" if self.job is None else self.job.output.text(rank, stream)
@@ -300,28 +298,23 @@ class Supervisor:
             rank.close()
         self._end_left()
         if self.job is not None and all_ended(self.ranks):
-            is_given_up = self.gives_up_output()
             until = time.monotonic() + LATE_OUTPUT
             # What a rank has started may write a moment later than it, as the last program of a shell's pipeline.
             while self.job.output.is_writing() and any(rank.left_writers() for rank in self.ranks):
-                if is_given_up() or self.was_told_to_end or time.monotonic() > until:
+                if self.hears_an_end() or self.was_told_to_end or time.monotonic() > until:
                     break
                 time.sleep(POLL_EVERY_S)
-            self.job.output.finish(is_given_up)
+            # A reader of the output that does not read has some time.
+            self.job.output.finish(later(self.hears_an_end, min(self._time_to_end, TERM_TO_KILL)))
             self.job.death_pipe.close()
 
-    def gives_up_output(self) -> Callable[[], bool]:
-        """Return what tells, after the ranks have ended, whether to wait no longer for a reader of their output."""
-        signals = self.signals
-
-        def is_told() -> bool:
-            # In a program, its own handlers decide.
-            if isinstance(signals, Forwarding) and signals.fd >= 0:
-                signals.handle(self.forward)
-                return self.was_told_to_end
-            return False
-
-        return later(is_told, min(self._time_to_end, TERM_TO_KILL))
+    def hears_an_end(self) -> bool:
+        """Handle the signals that have come to the command; tell whether one of them ends the job."""
+        # In a program, its own handlers decide.
+        if isinstance(self.signals, Forwarding) and self.signals.fd >= 0:
+            self.signals.handle(self.forward)
+            return self.was_told_to_end
+        return False
 
     def reports(self) -> list[bytes]:
         """Return the pickled result of each rank, after join() has returned True."""

@@ -182,12 +182,9 @@ class Piped(Output):
             self._stop = True
             if self._wake is not None:
                 os.write(self._wake[1], b".")
-        while self.is_writing():
-            self._thread.join(POLL_EVERY_S)  # type: ignore[union-attr]
-            if is_given_up() and self.is_writing():
-                logger.error("the rest of the output of the ranks is lost: nobody reads it")
-                self._is_given_up = True  # the thread may have the lock
-                return
+        if self._thread is not None and not has_written(self._thread, is_given_up):
+            self._is_given_up = True  # the thread may have the lock
+            return
         for fd in self._new:  # of ranks that were not started
             os.close(fd)
         self._new.clear()
@@ -354,6 +351,16 @@ class Prefix(Piped):
 
 # The place after which there is another line, or the same one again.
 _LINE_START = re.compile(rb"\n|\r(?!\n|\Z)")
+
+
+def has_written(thread: threading.Thread, is_given_up: Callable[[], bool]) -> bool:
+    """Wait for the end of a thread that writes the output; return False, with a word, if *is_given_up* says so."""
+    while thread.is_alive():
+        thread.join(POLL_EVERY_S)
+        if is_given_up() and thread.is_alive():
+            logger.error("the rest of the output of the ranks is lost: nobody reads it")
+            return False
+    return True
 
 
 def write_to(target: TextIO, data: bytes | memoryview) -> None:

@@ -257,7 +257,7 @@ class LockedPopen:
         if forked and timeout is None:
             self._wait_for_end()
             return self._read()
-        until = None if timeout is None else time.monotonic() + timeout
+        until = time.monotonic() + (timeout or 0.0)
         if not wait([self._popen.sentinel], timeout):
             return None
         if forked:
@@ -266,10 +266,10 @@ class LockedPopen:
             readable(self._pidfd.fd, timeout)
         return self._read()
 
-    def _poll_until(self, until: float | None) -> None:
+    def _poll_until(self, until: float) -> None:
         """Wait for the end of a child whose pipe is closed: it ends, or has closed it before (`has_closed_pipe`)."""
         pause = SHORTEST_POLL_S
-        while has_closed_pipe(self) and (until is None or time.monotonic() < until):
+        while has_closed_pipe(self) and time.monotonic() < until:
             time.sleep(pause)
             pause = min(2 * pause, POLL_EVERY_S)
 
