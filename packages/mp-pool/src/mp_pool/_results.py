@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
     job_counter,
 )
 
-from mp_pool.scheduling.condition import Condition
+from mp_core.system.waits import Condition, Gate
 from mp_pool.scheduling.unopened import Unopened
 from mp_pool.tasks.task import Delivery, Outcome, Task, cancelled, report
 
@@ -29,41 +28,6 @@ _Apply: Any = ApplyResult
 _Map: Any = MapResult
 _IMap: Any = IMapIterator
 _IMapUnordered: Any = IMapUnorderedIterator
-
-
-class Gate:
-    """An event whose `set` may be repeated, also after a signal handler has raised in the middle: then it works."""
-
-    __slots__ = ("_is_set", "_lock")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        """Set it, for ever."""
-        self._is_set = True
-        self._open()
-
-    def _open(self) -> None:
-        try:
-            self._lock.release()
-        except RuntimeError:
-            pass  # it is open
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; return False if it is not after *timeout* seconds."""
-        if not self._is_set:
-            try:
-                self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
-            finally:
-                if self._is_set:
-                    self._open()  # for the next thread that waits
-        return self._is_set
 
 
 class _Holder:

@@ -24,10 +24,10 @@ from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 
 from mp_core.children.main_module import MissingGuardError
+from mp_core.system.waits import Condition
 from mp_pool import errors
 from mp_pool._standard_names import NamesOfExecutor
 from mp_pool.scheduling.admission import Admission
-from mp_pool.scheduling.condition import Condition
 from mp_pool.scheduling.feeder import batches
 from mp_pool.scheduling.progress import progress as bar
 from mp_pool.scheduling.scheduler import Scheduler

@@ -335,7 +335,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
     def _finish_start(self) -> None:
         """Finish a start of the thread that a signal handler has cut off."""
         feed = self._feed
-        if feed is not None and feed.pid == os.getpid() and not feed.has_begun:
+        if feed is not None and feed.pid == os.getpid() and not feed.begun.is_set():
             with suppress(RuntimeError):  # the system has no thread left
                 self._start_thread()
 
@@ -359,7 +359,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
                 feed.start(self)  # the system may have room for one thread, and not for two
         else:
             feed.start(self)
-        feed.wait_for_start()
+        feed.begun.wait()
         error, feed.error = feed.error, None
         try:
             if error is not None:
@@ -400,12 +400,11 @@ class _Feeder:
         self.writer, self.reader = writer, reader
         self.error: BaseException | None = None
         self.pid = os.getpid()
-        # Locks of C as gates, since a handler may raise wherever one is waited for, and would leave that of an event
-        # held: of who starts the thread, of the thread, and of who waits for both.
-        self._claim, self._ready, self._begun = allocate_lock(), allocate_lock(), allocate_lock()
-        self.has_begun = False
+        from mp_core.system.waits import Gate  # few queues have a thread
+
+        # Of who starts the thread, of the thread, and of who waits for both.
+        self._claim, self._ready, self.begun = allocate_lock(), allocate_lock(), Gate()
         self._ready.acquire()
-        self._begun.acquire()
 
     def start(self, queue: Queue) -> None:
         """Start the thread of the queue, unless that has been done, and open the gate."""
@@ -419,18 +418,7 @@ class _Feeder:
         except BaseException as error:  # the system has no thread left
             self.error = error
             queue._feed = None
-        self.has_begun = True
-        self._begun.release()
-
-    def wait_for_start(self) -> None:
-        """Wait until `start` has ended."""
-        try:
-            if not self.has_begun:
-                self._begun.acquire()
-        finally:
-            if self.has_begun:
-                with suppress(RuntimeError):  # it is open
-                    self._begun.release()  # for the next one that waits
+        self.begun.set()
 
     def run(self) -> None:
         try:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from mp_core.system.waits import Gate
 
-class Completion(threading.Event):
+
+class Completion(Gate):
     """
     An event that is set once.
 

@@ -18,6 +18,7 @@ from multiprocessing.pool import MapResult, RemoteTraceback  # type: ignore[attr
 from pickle import PickleBuffer
 from typing import Any
 
+from mp_core.system.waits import Gate
 from mp_nodes.by_value import pack_by_value
 from mp_nodes.driver.node_service import Event, NodeService
 from mp_nodes.pool import messages
@@ -110,7 +111,7 @@ class NodeScheduler:
         if self.thread is threading.current_thread():  # in a callback
             self._cancel(sink, abort)
             return
-        done = threading.Event()
+        done = Gate()
         self._events.put((-1, "cancel", (sink, abort, done)))
         done.wait(CANCELLED_WITHIN)
 

@@ -1,7 +1,7 @@
-"""A condition whose lock stays with nobody when a signal handler raises, be it at any moment.
+"""`Condition` and `Gate`: a wait, and what it waits for, that a raising signal handler leaves in order at any moment.
 
-`with` of a `threading.Condition` is Python code: a handler that raises in it leaves the lock held, and every thread
-that wants it, as that of a pool, waits for ever. Here the lock itself is the object, and `with` is C.
+`with` of a `threading.Condition`, and so of a `threading.Event`, is Python code: a handler that raises in it leaves the
+lock held, and every thread that wants it, as that of a pool, waits for ever. Here a lock of C is waited for.
 """
 
 from __future__ import annotations
@@ -52,3 +52,45 @@ class Condition(RLock):  # type: ignore[misc]  # final for type checkers, and no
 
     def _drop(self, waiter: Any) -> None:
         self._waiters = tuple(each for each in self._waiters if each is not waiter)
+
+
+class Gate:
+    """
+    As `threading.Event`, without `clear`. A `set` in which a handler has raised may be repeated, and then works.
+
+    >>> gate = Gate()
+    >>> gate.set()
+    >>> gate.wait()
+    True
+    """
+
+    # No `__init__`: each result of a pool has one, and many are never waited for.
+    _is_set = False
+    _waiters: list[Any]
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, for ever."""
+        self._is_set = True
+        for waiter in list(vars(self).get("_waiters", ())):
+            try:
+                waiter.release()
+            except RuntimeError:
+                pass  # another thread sets it as well
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; return False if it is not after *timeout* seconds."""
+        if not self._is_set:
+            waiter = allocate_lock()
+            waiter.acquire()
+            waiters: list[Any] = vars(self).setdefault("_waiters", [])
+            waiters.append(waiter)
+            try:
+                # `set` releases the waiters after it has set it: none that looks before that is forgotten.
+                if not self._is_set:
+                    waiter.acquire(True, -1 if timeout is None else max(0.0, timeout))
+            finally:
+                waiters.remove(waiter)
+        return self._is_set
