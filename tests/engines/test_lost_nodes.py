@@ -132,6 +132,21 @@ def test_the_ranks_of_a_lost_node_are_started_again_on_another(
     assert until(lambda: all(map(ended, pids.values())), ALL_ENDED)
 
 
+def test_the_ranks_of_a_node_that_is_lost_after_a_signal_to_end_are_not_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context: Any = mp.start_processes(
+        refuse_to_end, (str(tmp_path),), nprocs=2, join=False, max_restarts=1, engine=engines.Local(nodes=2)
+    )
+    pids = pids_in(tmp_path, 2)
+    context.send_signal(signal.SIGTERM)
+    os.kill(agents_of(context)[1], signal.SIGKILL)
+    with pytest.raises(mp.ProcessExitedException, match="process 1 was lost with its node local-1"):
+        context.join()
+    assert "again" not in caplog.text
+    assert until(lambda: all(map(ended, pids.values())), ALL_ENDED)
+
+
 def test_a_node_may_be_lost_as_often_as_max_restarts_says(tmp_path: Path) -> None:
     context: Any = mp.start_processes(
         wait_for_ever, (str(tmp_path),), nprocs=2, join=False, max_restarts=1, engine=engines.Local(nodes=2)

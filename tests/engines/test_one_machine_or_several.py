@@ -162,3 +162,46 @@ def test_output_that_nobody_reads_yet_is_not_given_up_for_a_signal_that_ends_not
             time.sleep(0.2)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out.count(b"x"), err) == (0, 100_000, b"")
+
+
+def test_ranks_that_are_too_slow_are_ended_with_their_stacks(where: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "def sleep_here():\n"
+        "    open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}.ready', 'x').close()\n"
+        "    time.sleep(300)\n"
+        "if os.environ['RANK'] != '0': sleep_here()\n"
+    )
+    for seconds in (2, 8, 32):  # a busy machine may need longer until both ranks sleep
+        folder = tmp_path / str(seconds)
+        folder.mkdir()
+        options = ["-n", "3", "--timeout", str(seconds), "--log-dir", str(folder)]
+        code, out, err = outcome(*where, *options, str(script), str(folder))
+        if len(list(folder.glob("*.ready"))) == 2:
+            break
+    assert (code, out) == (124, b""), err
+    assert err.startswith(f"mp-spawn: 2 of 3 ranks still ran after {seconds} s, and have been ended\n".encode()), err
+    assert [line.split()[1] for line in err.splitlines() if line.startswith(b"rank ")] == [b"1", b"2"], err
+    assert err.count(b"in sleep_here") == 2, err
+    assert ["in sleep_here" in (folder / f"rank-{rank}.err").read_text() for rank in range(3)] == [False, True, True]
+
+
+def test_ranks_have_all_the_time_they_want_after_a_signal_while_none_fails(where: list[str], tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "path = f'{sys.argv[1]}/{os.environ[\"RANK\"]}.'\n"
+        "signal.signal(signal.SIGTERM, lambda *_: open(path + 'came', 'x').close())\n"
+        "open(path + 'ready', 'x').close()\n"
+        "while not os.path.exists(f'{sys.argv[1]}/end'): time.sleep(0.05)\n"
+        "print('saved')"
+    )
+    options = ["-n", "2", "--grace-period", "0.5", "--output", "inherit"]
+    with started(*where, *options, "-c", code, str(tmp_path)) as process:
+        assert until(lambda: len(list(tmp_path.glob("*.ready"))) == 2, 60)
+        process.terminate()
+        assert until(lambda: len(list(tmp_path.glob("*.came"))) == 2, 60)
+        time.sleep(1.5)  # if it counted from the signal, their time would be over
+        (tmp_path / "end").touch()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out.split(), err) == (0, [b"saved"] * 2, b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -57,6 +58,11 @@ def wait_for_ever(rank: int) -> None:
     time.sleep(10 * WITHIN)
 
 
+def wait_if_second(rank: int) -> None:
+    if rank == 1:
+        wait_for_ever(rank)
+
+
 def end_by_signal(rank: int, folder: str) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     open(os.path.join(folder, str(rank)), "w").close()
@@ -74,7 +80,7 @@ def is_gone(pid: int) -> bool:
 def test_a_job_is_a_running_job(make: Make) -> None:
     job = make(do_nothing)
     names = {name for name in vars(mp_spawn.RunningJob) if not name.startswith("_")}
-    assert names == {"ajoin", "captured", "join", "pids", "send_signal", "terminate"}
+    assert names == {"ajoin", "captured", "join", "pids", "send_signal", "stacks", "terminate"}
     assert names <= set(dir(job))
     assert isinstance(job, mp_spawn.RunningJob)
     assert job.join(WITHIN)
@@ -130,6 +136,22 @@ def test_a_signal_is_sent_to_each_rank(make: Make, tmp_path: Any) -> None:
     until(lambda: len(os.listdir(tmp_path)) == 2, WITHIN)
     job.send_signal(signal.SIGUSR1)
     assert job.join(WITHIN)
+
+
+def test_the_stacks_are_those_of_the_ranks_that_still_run(make: Make) -> None:
+    job = make(wait_if_second)
+    pids = until(lambda: [pid for pid in job.pids() if pid], WITHIN) and job.pids()
+    # A rank has none before it runs Python, and the other may need a moment to end.
+    stacks = until(lambda: len(found := job.stacks()) == 1 and "in wait_for_ever" in found.get(1, "") and found, WITHIN)
+    assert re.match(rf"rank 1 \(pid {pids[1]}(, node local-1)?\):\n", stacks[1]), stacks
+    job.terminate()
+    assert job.stacks() == {}
+
+
+def test_the_error_of_a_run_that_is_too_slow_has_the_stacks_of_ranks_on_nodes() -> None:
+    with pytest.raises(TimeoutError, match="1 of 2 ranks still ran after 5 s, and have been") as caught:
+        mp_spawn.run(wait_if_second, nprocs=2, timeout=5, engine=mp_nodes.Local(nodes=2))
+    assert ["in wait_for_ever" in note and "node local-1" in note for note in caught.value.__notes__] == [True]
 
 
 def test_a_real_time_signal_ends_the_ranks(make: Make) -> None:

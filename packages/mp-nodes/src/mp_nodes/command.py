@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -24,7 +25,8 @@ from mp_spawn.command.command_options import (
 )
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import OF_A_FORK, check_options, check_room
-from mp_spawn.output.terminal import Row, tell, tell_failure, write_captured
+from mp_spawn.jobs.running_job import end_late
+from mp_spawn.output.terminal import TIMED_OUT, Row, tell, tell_failure, tell_late, write_captured
 from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
 
@@ -73,7 +75,6 @@ def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
         "-n auto": chosen.nprocs == "auto",
         f"--bind {chosen.bind}": chosen.bind not in (None, "spread"),
         "--gpus-per-rank": chosen.gpus_per_rank is not None,
-        "--timeout": chosen.timeout is not None,
         "--stdin 0": chosen.stdin is not None,
         "--no-python": chosen.no_python,
         "--engine ray with --max-restarts and without --restart rank": (
@@ -98,11 +99,18 @@ def _drive(
     """Run the job from here."""
     with recording(), Forwarding() as signals:
         context = _start(chosen, call, nprocs, engine(signals), signals)
+        deadline = time.monotonic() + (float("inf") if chosen.timeout is None else chosen.timeout)
+        late = None
         while not context.is_over():
             if readable(signals.fd, 0.05):
                 signals.handle(context.hear_signal)
+            if time.monotonic() > deadline:
+                context.exit_code = TIMED_OUT
+                late = end_late(context, context.output, chosen.timeout)
     if chosen.output == "capture":
         write_captured(context.output, len(context.pids()))
+    if late is not None:
+        return tell_late(late)
     try:
         context.join()
     except ProcessException as error:

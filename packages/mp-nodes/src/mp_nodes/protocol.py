@@ -140,6 +140,10 @@ class End(NamedTuple):
     were_told: bool = False
 
 
+class Show(NamedTuple):
+    """Answer with `Shown`."""
+
+
 class Ack(NamedTuple):
     """So many bytes of output have been written."""
 
@@ -201,6 +205,12 @@ class Printed(NamedTuple):
     rank: int
     stream: str
     data: bytes
+
+
+class Shown(NamedTuple):
+    """The Python stacks of the node's ranks that still run, by rank; no text where they cannot be asked for."""
+
+    stacks: dict[int, str]
 
 
 class Recorded(NamedTuple):

@@ -66,6 +66,16 @@ class Failure:
         place = f", node {self.node}" if self.node else ""
         return f"rank {self.rank} (pid {self.pid}{place}): {self.reason}"
 
+    def code(self) -> int:
+        """
+        Return the exit code that a shell shows, and never 0; 1 after an exception, unless a hook has chosen another.
+
+        >>> mp.Failure(rank=1, pid=4711, reason="signal SIGKILL", exit_code=-9).code()
+        137
+        """
+        code = self.exit_code or 1
+        return code if code > 0 else 1 if self.traceback else 128 - code
+
     def for_file(self) -> str:
         """Return the failure as text for a file: the traceback or stack, if known, and one line."""
         return f"{self.traceback or self.stack}{self.describe()}\n"

@@ -28,6 +28,7 @@ from mp_nodes.protocol import (
     Pong,
     Recorded,
     Refused,
+    Show,
     Signal,
     Start,
     Started,
@@ -104,7 +105,7 @@ class Agent:
         match message:
             case Ping(at):
                 self.outbox.put(Pong(at, time.monotonic()))
-            case Signal() | End():
+            case Signal() | End() | Show():
                 self._commands.push(message)
             case Ack(nbytes) if self._relay is not None:
                 self._relay.acknowledge(nbytes)

@@ -13,13 +13,13 @@ from typing import Any, Self
 from mp_core.children.cpu_affinity import cpus_for
 from mp_core.system.descriptor import readable
 from mp_nodes.agent.node_payload import NodePayload
-from mp_nodes.protocol import End, Ended, Failing, Printed, Restarted, Row, Signal, Start
+from mp_nodes.protocol import End, Ended, Failing, Printed, Restarted, Row, Show, Shown, Signal, Start
 from mp_spawn.calls.payload import Payload
 from mp_spawn.errors import Failure
 from mp_spawn.jobs.job import Job, Launcher
 from mp_spawn.jobs.supervisor import Supervisor
 from mp_spawn.output.destinations import Piped
-from mp_spawn.ranks.rank import Events, Rank, all_ended
+from mp_spawn.ranks.rank import Events, Rank, all_ended, stacks_of
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind
 
@@ -47,8 +47,10 @@ class Commands:
         self._commands: deque[Any] = deque()
         self._lock = threading.Lock()
         self._ending = False
+        #: Answers `Show`.
+        self.show: Callable[[], None] = lambda: None
 
-    def push(self, command: Signal | End) -> None:
+    def push(self, command: Signal | End | Show) -> None:
         """Wake the thread with a command; without effect after `close`."""
         with self._lock:
             if self._write >= 0:
@@ -61,6 +63,8 @@ class Commands:
         command = self._commands.popleft()
         if isinstance(command, Signal):
             forward(command.signum)
+        elif isinstance(command, Show):
+            self.show()
         elif not self._ending or command.grace_period < 0:
             self._ending = True
             raise EndAsked(command)
@@ -186,6 +190,7 @@ class NodeSupervisor(Supervisor):
         self.tell: Callable[[Any], None] = lambda message: None
         # The pickled exceptions, by index of the rank on this node.
         self._blobs: dict[int, bytes] = {}
+        commands.show = self._show
 
     def run(self) -> Ended:
         """Wait for the end of the ranks, or for the driver to end them, and return how each ended."""
@@ -217,6 +222,10 @@ class NodeSupervisor(Supervisor):
                 results[number] = rank.report.blob
         rows = [Row(first + rank.index, rank.pid, rank.process.exitcode, rank.seconds) for rank in self.ranks]
         return Ended(failures, [self._numbered(failure) for failure in self.past], results, rows)
+
+    def _show(self) -> None:
+        node = self._node_job.start_message.node  # type: ignore[union-attr]
+        self.tell(Shown(stacks_of(self.ranks, node.ranks.start, f", node {node}")))
 
     def _numbered(self, failure: Failure) -> Failure:
         start = self._node_job.start_message

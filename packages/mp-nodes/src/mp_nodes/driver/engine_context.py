@@ -22,7 +22,7 @@ from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.jobs.running_job import RunningJob
 from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD, later
 from mp_spawn.output.destinations import Captured, Piped
-from mp_spawn.ranks.rank import unpickled
+from mp_spawn.ranks.rank import FOR_STACKS, unpickled
 from mp_spawn.ranks.signals import ENDING, INTERRUPTED, TERM_TO_KILL
 
 # Seconds for an agent that was told to end its ranks to say how they ended, beyond those that the ranks have.
@@ -90,13 +90,15 @@ class EngineContext(RunningJob):
         self._end_at: float | None = None
         self._give_up_at: float | None = None
         # Commands of other threads, which only append.
-        self._asked: deque[protocol.End | protocol.Signal] = deque()
-        self._signalled: dict[int, float] = {}
+        self._asked: deque[protocol.End | protocol.Signal | protocol.Show] = deque()
         # By signal: when a node was last sent it, and how often each was lately.
         self._heard: dict[int, tuple[float, Counter[int]]] = {}
-        # How often all ranks have been started again; whether they were told to end, which is no failure.
+        # How often all ranks have been started again; whether they were told to end: they are not started again then,
+        # and by a signal, after which they are sent no SIGTERM in addition.
         self._attempt = 0
-        self._was_told_to_end = False
+        self._is_to_end = self._was_signalled = False
+        #: The exit code of the job, if that is not for its ranks to say.
+        self.exit_code: int | None = None
         self._given_up = threading.Event()
         self._done = Completion()
         self._agents = plan.engine.place(plan.nprocs)
@@ -167,7 +169,8 @@ class EngineContext(RunningJob):
 
     def terminate(self, grace_period: float = 0.0) -> None:
         """End the ranks of all nodes, as `ProcessContext.terminate` does."""
-        self._ask(protocol.End(grace_period, False))
+        self._is_to_end = True
+        self._ask(protocol.End(grace_period, False, self._was_signalled))
         self._done.wait(grace_period + self._to_end + NODE_LOST_AFTER)
 
     def _interrupt(self) -> None:
@@ -175,14 +178,21 @@ class EngineContext(RunningJob):
         self.terminate(INTERRUPTED)
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal to all ranks, which have some time after one that ends them."""
-        now = time.monotonic()
-        last, self._signalled[signum] = self._signalled.get(signum), now
-        if signum not in ENDING:
-            self._ask(protocol.Signal(signum))
-        elif last is None or now - last > TO_ALL_NODES:
-            self._ask(protocol.Signal(signum))
-            self._ask(protocol.End(self._plan.time_to_end, False, True))
+        """Send a signal to all ranks, as `ProcessContext.send_signal` does."""
+        if signum in ENDING:
+            self._is_to_end = self._was_signalled = True
+        self._ask(protocol.Signal(signum))
+
+    def stacks(self) -> dict[int, str]:
+        """Return the Python stacks of the ranks that still run, as `ProcessContext.stacks` does."""
+        for state in self._states:
+            state.stacks = None
+        self._ask(protocol.Show())
+        deadline = time.monotonic() + FOR_STACKS + NODE_LOST_AFTER
+        while not all(state.ended or state.stacks is not None for state in self._states):
+            if self._done.wait(BEAT / 10) or time.monotonic() > deadline:
+                break
+        return {rank: text for state in self._states for rank, text in (state.stacks or {}).items()}
 
     def hear_signal(self, signum: int, node: int = 0) -> None:
         """Send a signal on that a node was sent; what a scheduler sends to each node is one signal."""
@@ -196,7 +206,7 @@ class EngineContext(RunningJob):
         if counts[node] > sent:
             self.send_signal(signum)
 
-    def _ask(self, command: protocol.End | protocol.Signal) -> None:
+    def _ask(self, command: protocol.End | protocol.Signal | protocol.Show) -> None:
         self._asked.append(command)
 
     def is_over(self) -> bool:
@@ -268,11 +278,7 @@ class EngineContext(RunningJob):
 
     def _finish_output(self) -> None:
         """Write the rest; not for long after a signal, if nobody reads it."""
-
-        def is_told() -> bool:
-            return self._was_told_to_end or any(isinstance(each, protocol.End) for each in list(self._asked))
-
-        self._writer.finish(later(is_told, min(self._plan.time_to_end, TERM_TO_KILL)))
+        self._writer.finish(later(lambda: self._is_to_end, min(self._plan.time_to_end, TERM_TO_KILL)))
 
     def _serve(self) -> None:
         """Handle messages until each node has said how its ranks ended, or is lost."""
@@ -305,11 +311,10 @@ class EngineContext(RunningJob):
             command = self._asked.popleft()
             self._send_all(lambda command=command: command)  # type: ignore[misc]
             if isinstance(command, protocol.End):
-                self._was_told_to_end = True
                 self._end_at, self._give_up_at = float("inf"), now + command.grace_period + self._to_end
         if self._end_at is not None and now >= self._end_at:
             self._end_at, self._give_up_at = float("inf"), now + self._to_end
-            self._send_all(lambda: protocol.End(0.0, True))
+            self._send_all(lambda: protocol.End(0.0, True, self._was_signalled))
         if self._give_up_at is not None and now >= self._give_up_at:
             for state in self._states:
                 if not state.ended:
@@ -342,6 +347,8 @@ class EngineContext(RunningJob):
                 logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, self._plan.max_restarts)
                 state.pids[failure.rank - state.node.ranks.start] = pid
                 self._writer.sink.add(failure.rank, failure.for_file())
+            case protocol.Shown(stacks):
+                state.stacks = stacks
             case protocol.Signalled(signum):
                 self.hear_signal(signum, index)
             case protocol.Ended():
@@ -381,7 +388,8 @@ class EngineContext(RunningJob):
 
     def _replace(self, index: int, state: NodeState, reason: str) -> bool:
         """Have the ranks of a lost node started elsewhere; return False if they may not or cannot be."""
-        if self._plan.restarts_all or state.restarts >= self._plan.max_restarts or self._end_at is not None:
+        ends = self._is_to_end or self._end_at is not None
+        if ends or self._plan.restarts_all or state.restarts >= self._plan.max_restarts:
             return False
         again = state.restarts + 1
         about = f"node {state.node} was lost ({reason}) with its {len(state.node.ranks)} ranks"
@@ -417,7 +425,7 @@ class EngineContext(RunningJob):
     def _start_all_again(self) -> bool:
         """Start the ranks of all nodes again after a failure; return False if there was none, or they may not."""
         plan = self._plan
-        over = self._was_told_to_end or self._given_up.is_set() or self._refusal is not None
+        over = self._is_to_end or self._given_up.is_set() or self._refusal is not None
         if over or not plan.restarts_all or not self._failures or self._attempt >= plan.max_restarts:
             return False
         first = min(self._failures, key=lambda failure: failure.at)
@@ -445,14 +453,11 @@ class EngineContext(RunningJob):
 
     def code(self) -> int:
         """Return the exit code of the job."""
+        if self.exit_code is not None:
+            return self.exit_code
         if self._refusal is not None:
             return 1
-        if not self._failures:
-            return 0
-        first = min(self._failures, key=lambda failure: failure.at)
-        if first.traceback or not first.exit_code:
-            return max(1, first.exit_code or 1)  # a program's own hook may have chosen another
-        return first.exit_code if first.exit_code > 0 else 128 - first.exit_code
+        return min(self._failures, key=lambda failure: failure.at).code() if self._failures else 0
 
     def _conclude(self) -> None:
         """Make the exception, once all output has been written."""

@@ -26,6 +26,8 @@ class NodeState:
         self.ended = False
         self.is_lost = False
         self.hello: protocol.Hello | None = None
+        # Those of its ranks that still run, once it has answered.
+        self.stacks: dict[int, str] | None = None
         # The agent's clock less ours, and the round trip with which that was measured.
         self.clock = 0.0
         self._round_trip = float("inf")

@@ -8,6 +8,7 @@ from typing import Any
 from mp_nodes.driver.engine_context import EngineContext
 from mp_nodes.driver.plan import Plan
 from mp_nodes.engines.by_name import engine_for
+from mp_spawn.jobs.running_job import end_late
 
 
 def start(
@@ -34,7 +35,5 @@ def run(
     plan = Plan.of(engine_for(engine), fn, args, nprocs, **options)
     started = EngineContext(plan, wants_result=True, grace_period=grace_period)
     if not started.join(timeout):
-        slow = nprocs - started.count_ended()
-        started.terminate()
-        raise TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
+        raise end_late(started, started.output, timeout or 0.0)
     return started.reports()

@@ -27,18 +27,16 @@ from mp_spawn.command.command_options import (
     with_folder,
 )
 from mp_spawn.command.several_nodes import several_nodes
-from mp_spawn.errors import ProcessException, ProcessExitedException
+from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
 from mp_spawn.jobs.launch import prepare
-from mp_spawn.output.destinations import Capture, Prefix, output_for
-from mp_spawn.output.terminal import Row, progress, tell, tell_failure, write_captured
-from mp_spawn.ranks.rank import stacks_of
+from mp_spawn.jobs.running_job import end_late
+from mp_spawn.output.destinations import Capture, Output, Prefix, output_for
+from mp_spawn.output.terminal import Row, progress, tell, tell_failure, tell_late, write_captured
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import FORWARDED, Ended, Forwarding
 
-# As the command timeout does.
-TIMED_OUT = 124
 TOO_FEW = "too few descriptors are left to read the output of the ranks, so lines come without a rank; see ulimit -n"
 
 
@@ -127,7 +125,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
             is_shared = chosen.output == "inherit" or job.gives_terminal
             with nullcontext() if is_shared else progress(nprocs, context._supervisor.count_ended):
-                error = outcome(context, chosen.timeout)
+                error = outcome(context, job.output, chosen.timeout)
         except (Ended, OSError) as stopped:  # the start of ranks that had failed
             context.terminate()
             return not_started(stopped)
@@ -139,12 +137,9 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     if error is None:
         return 0
     if isinstance(error, TimeoutError):
-        tell(f"mp-spawn: {error}", *getattr(error, "__notes__", ()))
-        return TIMED_OUT
+        return tell_late(error)
     tell_failure(error.failures[0], table_of(context, error))
-    if not isinstance(error, ProcessExitedException):
-        return max(1, error.failures[0].exit_code or 1)  # a program's own hook may have chosen another
-    return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
+    return error.failures[0].code()
 
 
 def not_started(stopped: Ended | OSError) -> int:
@@ -157,19 +152,14 @@ def not_started(stopped: Ended | OSError) -> int:
     return 1
 
 
-def outcome(context: ProcessContext, timeout: float | None) -> ProcessException | TimeoutError | None:
+def outcome(context: ProcessContext, output: Output, timeout: float | None) -> ProcessException | TimeoutError | None:
     """Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself."""
     try:
         if context.join(timeout):
             return None
     except ProcessException as error:
         return error
-    count = f"{len(context.sentinels)} of {len(context.processes)}"
-    late = TimeoutError(f"{count} ranks still ran after {timeout:g} s, and have been ended")
-    for stack in stacks_of(context._ranks).values():
-        late.add_note(stack)
-    context.terminate()
-    return late
+    return end_late(context, output, timeout or 0.0)
 
 
 def is_open(fd: int) -> bool:

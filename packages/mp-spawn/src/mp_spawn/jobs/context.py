@@ -15,7 +15,7 @@ from mp_spawn.jobs.running_job import RunningJob
 from mp_spawn.jobs.supervisor import KILL_TO_DEAD, Supervisor
 from mp_spawn.output.destinations import Captured
 from mp_spawn.ranks.process_handle import PidFd, lock
-from mp_spawn.ranks.rank import Rank
+from mp_spawn.ranks.rank import Rank, stacks_of
 from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
 
 # All times are in seconds. For ranks that may have handlers for a signal which ends them, until SIGKILL.
@@ -278,3 +278,25 @@ class ProcessContext(RunningJob):
         True
         """
         self._supervisor.forward(signum)
+
+    def stacks(self) -> dict[int, str]:
+        """
+        Return the Python stacks of the ranks that still run, within two seconds.
+
+        Returns
+        -------
+        dict of int to str
+            By rank, a text of a few lines; an empty one with ``faulthandler=False``.
+
+        Examples
+        --------
+        >>> with mp.start_processes(time.sleep, nprocs=2, join=False) as context:
+        ...     context.stacks()[1].startswith("rank 1 (pid ")
+        True
+        """
+        if self._lock.acquire(blocking=False):  # or else another thread, in join(), sees the ends
+            try:
+                self._supervisor.pass_time(0.0)
+            finally:
+                self._lock.release()
+        return stacks_of(self._ranks)

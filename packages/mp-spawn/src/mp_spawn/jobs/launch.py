@@ -28,13 +28,12 @@ from mp_spawn.jobs.job import (
     check_start_method,
 )
 from mp_spawn.jobs.options import Args, Cpus, Fn, Options, options_among
-from mp_spawn.jobs.running_job import RunningJob
+from mp_spawn.jobs.running_job import RunningJob, end_late
 from mp_spawn.jobs.zygote import ZygoteLauncher
 from mp_spawn.output.destinations import output_for
 from mp_spawn.output.streams import Streams
 from mp_spawn.output.tee import Tee
 from mp_spawn.ranks.process_handle import has_pidfds, has_socketpairs
-from mp_spawn.ranks.rank import stacks_of
 
 T = TypeVar("T")
 
@@ -391,21 +390,8 @@ def run(
     started, ended = ProcessContext._run(job, timeout, grace_period)
     if not ended:
         # From a call: in a variable of this frame, which its traceback has, the exception would keep *args*.
-        raise _ended_late(started, job, f"{len(started.sentinels)} of {nprocs} ranks still ran after {timeout} s")
+        raise end_late(started, job.output, timeout or 0.0)
     return [_result(rank, blob) for rank, blob in enumerate(started._supervisor.reports())]
-
-
-def _ended_late(started: ProcessContext, job: Job, reason: str) -> TimeoutError:
-    """End the ranks that still run; return the exception, with their stacks."""
-    try:
-        stacks = stacks_of(started._ranks)
-    finally:
-        started.terminate()
-    error = TimeoutError(f"{reason}, and have been ended")
-    for rank, stack in stacks.items():
-        error.add_note(stack)
-        job.output.add(rank, f"too slow: {stack}\n")
-    return error
 
 
 def _result(rank: int, blob: bytes) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
-from mp_spawn.output.destinations import Captured
+from mp_spawn.output.destinations import Captured, Output
 from mp_spawn.ranks.signals import INTERRUPTED
 
 
@@ -43,6 +43,9 @@ class RunningJob(Protocol):
     def send_signal(self, signum: int) -> None:
         """Send a signal to all ranks that run; after one that ends them, none is started again."""
 
+    def stacks(self) -> dict[int, str]:
+        """Return the Python stacks of the ranks that still run, by rank; no text where they cannot be asked for."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -57,3 +60,18 @@ class RunningJob(Protocol):
         except BaseException:
             self.terminate()
             raise
+
+
+def end_late(job: RunningJob, output: Output, seconds: float) -> TimeoutError:
+    """End the ranks that still run after so many *seconds*; return the exception, with their stacks."""
+    try:
+        stacks = job.stacks()
+    finally:
+        job.terminate()
+    ran = f"{len(stacks)} of {len(job.pids())} ranks still ran after {seconds:g} s"
+    error = TimeoutError(f"{ran}, and have been ended")
+    for rank, stack in stacks.items():
+        if stack:
+            error.add_note(stack)
+            output.add(rank, f"too slow: {stack}\n")
+    return error

@@ -21,6 +21,8 @@ from mp_spawn.output.destinations import STREAMS, Capture, write_to
 
 REDRAW_EVERY_S = 0.1
 BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
+# As the command timeout does.
+TIMED_OUT = 124
 RED = "\x1b[1;31m{}\x1b[0m"
 
 
@@ -50,6 +52,12 @@ def tell(*lines: str) -> None:
         print(*lines, sep="\n", file=sys.stderr)
     except OSError:
         _discard_output(sys.stderr)
+
+
+def tell_late(late: TimeoutError) -> int:
+    """Write to standard error that the ranks have been ended, with their stacks; return the exit code."""
+    tell(f"mp-spawn: {late}", *getattr(late, "__notes__", ()))
+    return TIMED_OUT
 
 
 def tell_failure(first: Failure, rows: list[Row]) -> None:

@@ -235,19 +235,20 @@ def unpickled(blob: bytes) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-def stacks_of(ranks: list[Rank]) -> dict[int, str]:
-    """Return the stacks of those *ranks* that still run, by rank; without ranks that have no file for stacks."""
-    slow = [
-        (rank, rank.stacks, blocking_threads(rank.pid)) for rank in ranks if not rank.ended and rank.stacks is not None
-    ]
+def stacks_of(ranks: list[Rank], first: int = 0, place: str = "") -> dict[int, str]:
+    """
+    Return the stacks of those *ranks* that still run, by rank, each under a line with the *place*; no text for one that
+    has no file for stacks. They are the ranks of a job from its rank *first* on.
+    """
+    running = [rank for rank in ranks if not rank.ended]
+    slow = [(rank, rank.stacks, blocking_threads(rank.pid)) for rank in running if rank.stacks is not None]
     for rank, *_ in slow:
         rank.ask_for_stacks()
     deadline = time.monotonic() + FOR_STACKS
     texts = {rank: stacks.wait(rank.pid, deadline - time.monotonic(), blocking) for rank, stacks, blocking in slow}
-    return {
-        rank.index: f"rank {rank.index} (pid {rank.pid}):\n{text.rstrip() or '  no answer'}"
-        for rank, text in texts.items()
-    }
+    heads = {rank: f"rank {first + rank.index} (pid {rank.pid}{place}):\n" for rank in texts}
+    told = {rank: f"{heads[rank]}{text.rstrip() or '  no answer'}" for rank, text in texts.items()}
+    return {first + rank.index: told.get(rank, "") for rank in running}
 
 
 def all_ended(ranks: list[Rank]) -> bool:
