@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,6 +71,32 @@ def test_the_files_of_a_rank_that_could_not_be_opened_are_closed(make: Any, tmp_
 def test_waiting_for_ranks_takes_no_descriptor() -> None:
     with descriptors_left(0), rank.Events([], {}, None, lambda signum: None) as events:
         assert events.poll(0) == []
+
+
+def test_a_rank_for_which_there_is_no_descriptor_is_named_with_the_remedy(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import os, resource, sys
+        import mp_spawn
+
+        def nothing(rank):
+            pass
+
+        if __name__ == "__main__":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+            for nprocs in (20, 101):
+                try:
+                    mp_spawn.run(nothing, nprocs=nprocs, start_method=sys.argv[1])
+                except (OSError, ValueError) as error:
+                    print(error)
+    """
+    done = run_script(tmp_path, program, start_method)
+    told, refused = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"\[Errno 24\] rank 1?\d cannot be started: this process has no descriptor left; "
+        r"raise the limit \(ulimit -n\), or start fewer ranks",
+        told,
+    ), done.stderr
+    assert refused.startswith("nprocs=101 is too large; this machine allows at most 16 ranks, by the limit of desc")
 
 
 def test_a_parent_without_descriptors_does_not_spin_over_a_child_that_logs(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
 
 # Descriptors that a start takes at most: for the job, and for each rank, without its stacks; for the rank's output.
 FOR_A_JOB, FOR_A_RANK, FOR_OUTPUT = 15, 5, 4
+# And that a rank keeps at least.
+OF_A_RANK = 2
 # So many ranks are started without a look at the limits of the machine, and the system refuses what it does not allow.
 FEW_RANKS = 100
 # The memory that is a rank's own, at least: of a fork of an interpreter, and of an interpreter.
@@ -159,11 +161,16 @@ class Job:
 
             kills = oom_kills()
             started = self.launcher.start(self, specs(), own_fds)
-        except BaseException:
+        except BaseException as error:
             for inbox in inboxes:
                 inbox.close()
             for file in filter(None, stacks):
                 file.close()
+            if getattr(error, "errno", 0) == errno.EMFILE:
+                why = (
+                    f"rank {[*ranks][max(0, len(inboxes) - 1)]} cannot be started: this process has no descriptor left"
+                )
+                raise OSError(errno.EMFILE, f"{why}; raise the limit (ulimit -n), or start fewer ranks") from error
             raise
         finally:
             close(for_ranks)
@@ -259,7 +266,9 @@ def check_room(nprocs: int, each: int) -> None:
 
     from mp_core.system.control_groups import control_groups, limit_of
 
-    limits = {"ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+    limits = {
+        "ranks, by the limit of descriptors (ulimit -n)": resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OF_A_RANK
+    }
     if "SC_PHYS_PAGES" in os.sysconf_names:
         limits["ranks, by its memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // each
     for controller, folder in control_groups():
