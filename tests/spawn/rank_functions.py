@@ -235,6 +235,17 @@ def make_array(rank: int, size: int) -> Any:
     return np.full(size, float(rank))
 
 
+def write_element(rank: int, shared: Any, again: dict[str, Any]) -> bool:
+    """
+    Write to an array, or to the one value; return whether both arguments are the same object.
+    """
+    if hasattr(shared, "value"):
+        shared.value = rank + 1
+    else:
+        shared[rank] = rank + 1
+    return again["the same"] is shared
+
+
 def count_up(rank: int, lock: Any, queue: Any, counter: Any, times: int) -> None:
     for _ in range(times):
         with lock:

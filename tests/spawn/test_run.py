@@ -56,6 +56,14 @@ def test_locks_queues_and_counters_can_be_arguments(start_method: str) -> None:
     queue.close()
 
 
+@pytest.mark.parametrize("name", ["Value", "Array", "RawValue", "RawArray"])
+def test_all_ranks_share_an_object_of_ctypes(start_method: str, name: str) -> None:
+    ctx = mp.get_context(start_method)
+    shared = getattr(ctx, name)("i", 4 if name.endswith("Array") else 0)
+    assert run(ranks.write_element, (shared, {"the same": shared}), 4, start_method=start_method) == [True] * 4
+    assert shared[:] == [1, 2, 3, 4] if name.endswith("Array") else shared.value in (1, 2, 3, 4)
+
+
 def test_all_ranks_share_the_memory_of_a_shared_array(start_method: str, strategy: str) -> None:
     shared = mp.shared.zeros(1000)
     assert run(ranks.write_share, (shared,), 4, start_method=start_method) == [True] * 4

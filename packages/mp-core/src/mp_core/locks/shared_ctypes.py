@@ -6,19 +6,15 @@ Where memory cannot be shared, it is the standard library's.
 
 from __future__ import annotations
 
-from multiprocessing import heap, sharedctypes
-
 from mp_core.children.inheritance import assert_travels
 from mp_core.locks.sync import handle_of, receive
 from mp_core.memory.block import Block, allocate
 from mp_core.sharing import backend
+from mp_core.system.fan_out import declare_one_receiver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-# The names of multiprocessing that are replaced.
-_sharedctypes: Any = sharedctypes
 
 
 class Memory:
@@ -40,7 +36,9 @@ def _received(handle: bytes) -> Memory:
 
 def _new_value(kind: Any) -> Any:
     """Return an object of ctypes in shared memory, as the function of this name in multiprocessing."""
+    # Not at the top: a child that receives a `Memory` may import this module first, and this one installs it here.
     import ctypes
+    from multiprocessing import heap, sharedctypes
 
     size = ctypes.sizeof(kind)
     wrapper: Any
@@ -48,10 +46,17 @@ def _new_value(kind: Any) -> Any:
         wrapper = Memory(allocate(size, zeroed=False)) if backend.LIBSHM else heap.BufferWrapper(size)
     except (MemoryError, OSError):
         wrapper = heap.BufferWrapper(size)
-    return _sharedctypes.rebuild_ctype(kind, wrapper, None)
+    names: Any = sharedctypes
+    return names.rebuild_ctype(kind, wrapper, None)
 
 
 def install() -> None:
     """Have the objects that are made from now on live in blocks, and all of them travel in messages that may share."""
-    _sharedctypes._new_value = _new_value
-    _sharedctypes.assert_spawning = assert_travels
+    from multiprocessing import sharedctypes
+
+    names: Any = sharedctypes
+    names._new_value = _new_value
+    names.assert_spawning = assert_travels
+
+
+declare_one_receiver(Memory)

@@ -213,10 +213,6 @@ class EngineContext(RunningJob):
         """Return whether `join` would return or raise at once."""
         return self._done.is_set()
 
-    def count_ended(self) -> int:
-        """Return how many ranks have ended."""
-        return sum(len(state.node.ranks) for state in self._states if state.ended)
-
     def reports(self) -> list[bytes]:
         """Return the pickled result of each rank, after `join` has returned True."""
         return [self._results[rank] for rank in range(self._plan.nprocs)]
