@@ -87,6 +87,15 @@ def wait_for_go(folder: str, task: int) -> int:
     return task
 
 
+def note_and_wait_for_go(folder: str, task: int) -> None:
+    """
+    Make a file "begun-" with the number of the task, and wait for a file "go".
+    """
+    Path(folder, f"begun-{task}").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.02)
+
+
 def wait_for_ever_once(folder: str, task: int) -> int:
     if not Path(folder, str(task)).exists():
         wait_for_ever(folder, task)

@@ -22,6 +22,7 @@ import node_pool_tasks as tasks
 import numpy as np
 import pytest
 from support.processes import ended
+from support.scripts import run_script
 from support.waiting import until
 
 import mp_all as mp
@@ -166,7 +167,11 @@ def test_an_exception_arrives_with_its_traceback_and_ends_no_other_task(engine: 
         with pytest.raises(ValueError, match="three") as caught:
             results[3].get(30)
         assert "raise_at_three" in str(caught.value.__cause__)
+        assert caught.value.__notes__[0].startswith("in raise_at_three(3), node "), caught.value.__notes__
         assert [result.get(30) for i, result in enumerate(results) if i != 3] == [0, 1, 2, 4, 5]
+        with pytest.raises(ValueError, match="three") as caught:
+            pool.map(tasks.raise_at_three, range(2, 6), chunksize=3)
+        assert caught.value.__notes__[0].startswith("in raise_at_three(3), item 1, node "), caught.value.__notes__
 
 
 def test_a_killed_worker_fails_its_task_alone_and_names_its_node(engine: Any) -> None:
@@ -226,6 +231,49 @@ def test_what_no_node_has_can_be_cancelled_and_what_a_worker_runs_goes_on(tmp_pa
         (tmp_path / "go").touch()
         assert [result.get(60) for result in results[:49]] == list(range(49))
         assert pool.apply(abs, (-1,)) == 1
+
+
+def test_cancelled_tasks_come_back_from_nodes_that_were_fast_before(tmp_path: Path) -> None:
+    with mp.Pool(2, engine=engines.Local(nodes=2)) as pool:
+        pool.map(abs, range(5000), chunksize=1)  # each node gets many tasks at once from now on
+        slow = functools.partial(tasks.note_and_wait_for_go, str(tmp_path))
+        mapped = pool.map_async(slow, range(60), chunksize=1)
+        assert until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, 60)
+        assert mapped.cancel()
+        assert until(lambda: pool._scheduler.unfinished() == 2, 60)
+        (tmp_path / "go").touch()
+        assert pool.apply(abs, (-1,)) == 1
+        assert pool.map(tasks.square, range(100), chunksize=1) == [i * i for i in range(100)]
+    assert len(list(tmp_path.glob("begun-*"))) == 2
+
+
+def test_a_pool_that_is_closed_before_its_nodes_have_started_ends(engine: Any) -> None:
+    for use in (lambda pool: None, lambda pool: pool.map(abs, []), lambda pool: pool.map_async(abs, [1]).cancel()):
+        pool = mp.Pool(2, engine=engine)
+        use(pool)
+        pool.close()
+        joined = threading.Thread(target=pool.join)
+        joined.start()
+        joined.join(60)
+        assert not joined.is_alive()
+
+
+def test_where_memory_cannot_be_shared_jobs_and_pools_on_nodes_run_by_value(tmp_path: Path) -> None:
+    program = """
+        import numpy as np
+        import mp_all as mp
+
+        def total(rank, array):
+            return float(rank + array.sum())
+
+        if __name__ == "__main__":
+            engine = mp.engines.Local(nodes=2)
+            print(mp.run(total, (np.ones(100_000),), nprocs=2, engine=engine))
+            with mp.Pool(2, engine=engine) as pool:
+                print(pool.starmap(total, [(rank, np.ones(100_000)) for rank in range(3)]))
+    """
+    done = run_script(tmp_path, program, MPSHM_RUNTIME_DIR=str(tmp_path / "missing"))
+    assert done.stdout == "[100000.0, 100001.0]\n[100000.0, 100001.0, 100002.0]\n", done.stderr
 
 
 @pytest.mark.parametrize("victim", ["agent", "rank"])

@@ -24,7 +24,7 @@ import mmap
 import os
 import pickle
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from mp_core import install
@@ -123,7 +123,8 @@ class NodePayload:
             _, _, session, _, timeout = own
             self._inherited: inheritance.Inherited | None = (subjects, strategy, session, sharing, timeout)
             # The first block starts the session's manager, which removes the session's folder if this agent is killed.
-            self._first_block = allocate(1, zeroed=False)
+            with suppress(MemoryError, OSError):
+                self._first_block = allocate(1, zeroed=False)
         else:
             self._inherited = None
         #: The agent's ends of the ranks' mailboxes.

@@ -72,7 +72,7 @@ class Tasks(NamedTuple):
 
 
 class GiveBack(NamedTuple):
-    """Another node is idle: give back so many tasks, if as many have not begun."""
+    """Give back so many tasks, if as many have not begun."""
 
     tasks: int
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from mp_nodes.pool.buffers import KEPT
 from mp_pool.tasks.task import Task
 
-LONG = 0.1  # seconds without an answer, after which an idle node gets tasks of this one
+LONG = 0.1  # seconds without an answer, after which the tasks that wait at a node come back
 AHEAD = 0.1  # seconds of work that a node may have beside what its workers run
 MOST = 10_000  # tasks
 
@@ -22,7 +22,8 @@ class Node:
         self.name = name
         #: The number of its workers.
         self.size = size
-        self.ready = self.lost = False
+        #: Whether its rank has had its first message; whether it takes tasks.
+        self.greeted = self.ready = self.lost = False
         #: The tasks that it has, by number.
         self.tasks: dict[int, Task] = {}
         #: The numbers of the functions that it has.
@@ -50,13 +51,14 @@ class Node:
         ahead = 0 if self._pace is None else min(MOST, int(AHEAD / self._pace))
         return self.size + ahead - len(self.tasks)
 
-    def idle(self) -> int:
-        """Return how many of its workers have no task."""
-        return max(0, self.size - len(self.tasks)) if self.ready and not self.lost else 0
-
-    def waiting(self, now: float) -> int:
-        """Return how many tasks wait here behind long ones, and may be given to another node."""
-        return 0 if self.asked or now - self._since < LONG else len(self.tasks) - self.size
+    def waiting(self) -> int:
+        """Return how many tasks wait here behind ones that last long, and note their pace."""
+        since = time.monotonic() - self._since
+        count = len(self.tasks) - self.size
+        if self.asked or since < LONG or count <= 0:
+            return 0
+        self._pace = max(self._pace or 0.0, since)
+        return count
 
     def begin(self, number: int, task: Task) -> None:
         """Add a task that is being sent."""

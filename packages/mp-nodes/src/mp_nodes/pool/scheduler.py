@@ -8,7 +8,6 @@ import os
 import pickle
 import queue
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -31,7 +30,18 @@ from mp_pool import TaskTimeoutError, WorkerLostError
 from mp_pool.scheduling.green_threads import check_threads
 from mp_pool.scheduling.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
 from mp_pool.tasks import task_messages
-from mp_pool.tasks.task import Task, TaskSource, abort_all, cancelled, deliver, is_of_many, name_of, report, take_next
+from mp_pool.tasks.task import (
+    Task,
+    TaskSource,
+    abort_all,
+    cancelled,
+    deliver,
+    is_of_many,
+    name_of,
+    note_task,
+    report,
+    take_next,
+)
 from mp_pool.workers.worker_main import Settings
 
 BATCH = 1 << 20  # bytes of tasks in one message
@@ -60,6 +70,8 @@ class NodeScheduler:
         self._object_numbers = itertools.count(1)
         self._buffers: weakref.WeakKeyDictionary[Any, Buffers] = weakref.WeakKeyDictionary()
         self._forgotten: deque[int] = deque()
+        # The numbers of tasks at nodes that were cancelled, and end if they come back.
+        self._unwanted: set[int] = set()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         # Whether the queue of events has a "wake".
         self._woken = False
@@ -247,9 +259,11 @@ class NodeScheduler:
             elif isinstance(work, Task) and work.feeder is not None:
                 work.begin()  # the feeder may wait for the room
         goes_on = False
-        for task in (task for node in self._nodes for task in node.tasks.values()):
+        for number, task in (each for node in self._nodes for each in node.tasks.items()):
             if task.sink is sink:
                 goes_on, task.retries = not is_of_many(task), 0
+                if not goes_on:
+                    self._unwanted.add(number)
         if abort and not goes_on:
             sink._abort(cancelled())
 
@@ -295,7 +309,11 @@ class NodeScheduler:
         if kind == "wake":
             self._woken = False
         elif kind == "started":
-            self._service.send(index, self._nodes[index].greeting)
+            node = self._nodes[index]
+            self._service.send(index, node.greeting)
+            node.greeted = True
+            if self._told_to_end:
+                self._send(node, messages.Close())
         elif kind == "lost":
             outcomes = self._lose(self._nodes[index], detail)
         elif kind == "failed":
@@ -317,17 +335,14 @@ class NodeScheduler:
         return True
 
     def _time_to_look(self) -> float | None:
-        """Return after how many seconds to look for tasks that wait, while others are idle; None if there are none."""
-        wait = not self._queue and any(len(node.tasks) > node.size for node in self._nodes)
-        return LONG if wait else None
+        """Return after how many seconds to look for tasks that wait; None if there are none."""
+        return LONG if any(len(node.tasks) > node.size for node in self._nodes) else None
 
     def _balance(self) -> None:
-        """Ask nodes with long tasks to give back those that wait behind them, if others are idle."""
-        idle = 0 if self._queue else sum(node.idle() for node in self._nodes)
+        """Ask nodes with long tasks to give back those that wait behind them: other nodes may be idle first."""
         for node in self._nodes:
-            if idle > 0 and (count := min(idle, node.waiting(time.monotonic()))) > 0:
+            if count := node.waiting():
                 node.asked = True
-                idle -= count
                 self._send(node, messages.GiveBack(count))
 
     def _finish(self) -> None:
@@ -339,7 +354,8 @@ class NodeScheduler:
             self.state = TERMINATED
             threading.Thread(target=self._service.terminate, name="mp-nodes pool", daemon=True).start()
         for node in self._nodes:
-            self._send(node, messages.Close())
+            if node.greeted:  # the others are told as they start
+                self._send(node, messages.Close())
 
     def _take(self, node: Node, message: Any) -> list[tuple[Task, tuple[bool, Any]]]:
         match message:
@@ -347,11 +363,16 @@ class NodeScheduler:
                 node.ready = True
             case messages.GivenBack(numbers):
                 node.asked = False
-                self._queue.extendleft([node.tasks.pop(number) for number in numbers])
+                back = [node.tasks.pop(number) for number in numbers if number not in self._unwanted]
+                self._queue.extendleft(back)
+                for number in self._unwanted.intersection(numbers):
+                    del node.tasks[number]
+                self._unwanted.difference_update(numbers)
             case messages.Broken(error):
                 self.reason = self.reason or task_messages.load_error(error, RemoteTraceback)
             case messages.Done(outcomes, seconds):
                 ended = []
+                self._unwanted.difference_update(outcome.number for outcome in outcomes)
                 for outcome in outcomes:
                     task = node.tasks.pop(outcome.number)
                     if (result := self._outcome(node, task, outcome)) is not None:
@@ -366,7 +387,9 @@ class NodeScheduler:
             if outcome.kind == "returned":
                 return True, pickle.loads(detail)
             if outcome.kind == "raised":
-                return False, task_messages.load_error(detail, RemoteTraceback)
+                error = task_messages.load_error(detail, RemoteTraceback)
+                note_task(error, task, f"node {node.name}")
+                return False, error
         except Exception as error:
             return False, error
         if outcome.kind == "timeout":
@@ -387,6 +410,7 @@ class NodeScheduler:
 
     def _lose(self, node: Node, reason: str) -> list[tuple[Task, tuple[bool, Any]]]:
         node.lost = True
+        self._unwanted.difference_update(node.tasks)
         tasks, node.tasks = list(node.tasks.values()), {}
         if self.reason is not None or self.state == TERMINATED:
             self._queue.extend(tasks)  # they fail with the pool

@@ -212,7 +212,7 @@ class Workers:
                     error = worker.killed_for[1]
                 else:
                     error = self._lost(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
-                note_task(error, task, worker.pid)
+                note_task(error, task, f"worker {worker.pid}")
                 if out_of_memory:
                     _note_memory(error, before)
                 if stack:

@@ -338,12 +338,12 @@ def is_of_many(task: Task) -> bool:
     return hasattr(task.sink, "_number_left") or hasattr(task.sink, "_length")
 
 
-def note_task(error: BaseException, task: Task, pid: int) -> None:
-    """Add to the exception of *task* which call it was, for which item, at which attempt, and in which worker."""
+def note_task(error: BaseException, task: Task, where: str) -> None:
+    """Add to the exception of *task* which call it was, for which item, at which attempt, and *where*."""
     try:
         most = task.options.retries + 1
         attempt = f", attempt {most - task.retries} of {most}" if most > 1 else ""
-        error.add_note(f"in {_call_of(error, task)}{attempt}, worker {pid}")
+        error.add_note(f"in {_call_of(error, task)}{attempt}, {where}")
     except Exception:
         pass  # it takes no notes, or the call is like no other: the scheduler goes on
 

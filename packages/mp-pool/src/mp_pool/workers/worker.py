@@ -339,7 +339,7 @@ class Worker:
             sent = tasks.pop(number, None)
             if outcome[0] is False and sent is not None:
                 sent = as_task(sent)
-                note_task(outcome[1], sent, self.pid)
+                note_task(outcome[1], sent, f"worker {self.pid}")
             if isinstance(sent, Task):
                 sent.has_answer()
                 if outcome[0] is False and sent.is_repeated_after(outcome[1]):
