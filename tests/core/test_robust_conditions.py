@@ -240,3 +240,18 @@ def test_waits_end_at_ctrl_c(tmp_path: Path) -> None:
         """,
     )
     assert succeeded(done).split() == ["interrupted"] * 3 + ["0", "0", "False"]
+
+
+@pytest.mark.parametrize("timeout", [-1, -1e300, float("-inf"), 0])
+def test_a_timeout_that_is_over_does_not_wait(timeout: float) -> None:
+    ctx = mp.get_context("spawn")
+    assert not ctx.Event().wait(timeout)
+    with (condition := ctx.Condition()):
+        assert not condition.wait(timeout) and not condition.wait_for(lambda: False, timeout)
+    with pytest.raises(threading.BrokenBarrierError):
+        ctx.Barrier(2).wait(timeout)
+
+
+def test_a_timeout_that_is_no_number_is_named() -> None:
+    with pytest.raises(ValueError, match="a timeout is a number of seconds, not nan"):
+        mp.Event().wait(float("nan"))

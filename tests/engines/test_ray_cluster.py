@@ -16,10 +16,12 @@ import pytest
 from drivers import start_driver
 from node_functions import devices, environment, wait_for_ever, wait_once
 from support.processes import ended
+from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
 import mp_nodes as engines
+from mp_nodes.engines.ray_agents import RayAgents
 
 pytest.importorskip("ray", reason="ray is not installed")
 
@@ -150,3 +152,70 @@ def test_the_command_runs_a_script_on_ray(cluster: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
     assert said == ["rank 0 of 2", "rank 1 of 2"], (done.stdout, done.stderr)
+
+
+def test_a_signal_to_the_command_reaches_the_handlers_of_ranks_on_ray(cluster: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "path = f'{sys.argv[1]}/{os.environ[\"RANK\"]}'\n"
+        "def save(*_):\n"
+        "    open(path + '.saved', 'x').close()\n"
+        "    sys.exit(40)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "open(path + '.ready', 'x').close()\n"
+        "time.sleep(300)\n"
+    )
+    command = [sys.executable, "-m", "mp_spawn", "--engine", "ray", "-n", "2", str(script), str(tmp_path)]
+    with subprocess.Popen(command, env=os.environ | {"RAY_ADDRESS": cluster.address}, stderr=subprocess.PIPE) as job:
+        try:
+            assert until(lambda: len(list(tmp_path.glob("*.ready"))) == 2, 60)
+            job.terminate()
+            err = job.communicate(timeout=60)[1]
+        finally:
+            job.kill()
+    assert (job.returncode, len(list(tmp_path.glob("*.saved")))) == (40, 2), err
+
+
+def test_a_program_on_ray_keeps_its_handler_and_leaves_a_pool_open(cluster: Any, tmp_path: Path) -> None:
+    program = """
+        import signal, sys
+        import mp_all as mp
+
+        def note(*_):
+            print("came")
+
+        if __name__ == "__main__":
+            signal.signal(signal.SIGTERM, note)
+            pool = mp.Pool(2, engine=mp.engines.Ray(sys.argv[1]))
+            print(pool.map(abs, [-1, 2]))
+            signal.raise_signal(signal.SIGTERM)
+    """
+    assert succeeded(run_script(tmp_path, program, cluster.address)) == "[1, 2]\ncame\n"
+
+
+def test_the_address_of_another_cluster_is_refused_in_a_program_that_is_connected(cluster: Any) -> None:
+    with pytest.raises(engines.EngineError, match=r"connected to the Ray cluster at .*, and not to '10.0.0.1:6379'"):
+        mp.run(environment, nprocs=1, engine=engines.Ray("10.0.0.1:6379"))
+    assert len(mp.run(environment, nprocs=1, engine=engines.Ray(cluster.address))) == 1
+
+
+@pytest.mark.parametrize("resources", [{"CPU": 0}, {"CPU": -1}, {"GPU": -1}])
+def test_resources_that_nothing_can_have_are_refused(resources: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"a rank needs 0 or more of each, and more than 0 of one"):
+        engines.Ray(resources=resources)
+
+
+@pytest.mark.parametrize("how", ["left", "leaves"])
+def test_a_job_of_a_program_that_leaves_the_cluster_fails(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    class Shut:
+        is_initialized = staticmethod(lambda: how == "leaves")
+
+        @staticmethod
+        def wait(*args: Any, **options: Any) -> Any:
+            sys.exit(0)
+
+    agents = RayAgents.__new__(RayAgents)
+    agents._ray, agents._polls = Shut, {object(): (0, None)}
+    with pytest.raises(engines.EngineError, match=r"this program has left the Ray cluster, by ray.shutdown\(\)"):
+        agents.receive(1.0)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -262,6 +263,42 @@ def test_the_view_is_drawn_with_rich_on_a_terminal_and_as_text_without_it(sender
         assert f"session {sender.report()['sessions'][0]['id'][:8]}  processes: 1" in text
         assert re.search(rf"{sender.child} +0 bytes +0 +781.2 KiB +[\d.]+ s +\(has ended", text), text
         assert "MP_TRACE=1 in its environment shows the line" in text
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("options", [[], ["--plain"]])
+def test_a_signal_ends_the_view_and_leaves_the_terminal_as_it_was(
+    tmp_path: Path, options: list[str], signum: signal.Signals
+) -> None:
+    ours, theirs = os.openpty()
+    try:
+        before = termios.tcgetattr(theirs)
+        view = subprocess.Popen(
+            [sys.executable, "-m", "mp_all", "top", *options],
+            env=os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path), "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            start_new_session=True,
+        )
+        try:
+            shown = b""
+            while b"no process of this user" not in shown:
+                shown += os.read(ours, 4096)
+            assert termios.tcgetattr(theirs)[3] != before[3]
+            view.send_signal(signum)
+            assert view.wait(20) == (0 if signum == signal.SIGINT else 128 + signum)
+        finally:
+            view.kill()
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_the_view_runs_with_a_closed_standard_output(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m mp_all top --count 1 >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_numbers_are_served_to_prometheus(sender: Sender) -> None:

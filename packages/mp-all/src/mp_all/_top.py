@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -164,7 +165,7 @@ def _is_ended_within(seconds: float) -> bool:
 
 @contextmanager
 def single_keys() -> Iterator[None]:
-    """Let a terminal give each key at once, and not show it."""
+    """Let a terminal give each key at once, and not show it; a signal that ends this process restores the terminal."""
     if not os.isatty(0):
         yield
         return
@@ -172,17 +173,29 @@ def single_keys() -> Iterator[None]:
     import tty
 
     before = termios.tcgetattr(0)
+    handlers = {signum: signal.signal(signum, _end) for signum in (signal.SIGTERM, signal.SIGHUP)}
     tty.setcbreak(0)
     try:
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+
+
+def _end(signum: int, frame: object) -> None:
+    sys.exit(128 + signum)
+
+
+def is_terminal() -> bool:
+    """Tell whether the standard output is a terminal; it may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def show_plain(count: int, interval: float) -> None:
     """Print the view again and again, in place on a terminal."""
     change = Change()
-    on_terminal = sys.stdout.isatty()
+    on_terminal = is_terminal()
     for report in reports(count, interval):
         width = (os.get_terminal_size().columns or 80) if on_terminal else 1000  # a new one may not know its size
         print((CLEAR if on_terminal else "") + plain(report, change, width), flush=True)
@@ -239,7 +252,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.interval <= 0 or options.count < 0:
         parser.error("--interval must be more than 0, and --count 0 or more")
-    show = show_plain if options.plain or not sys.stdout.isatty() or not has_rich() else show_rich
+    show = show_plain if options.plain or not is_terminal() or not has_rich() else show_rich
     try:
         with single_keys():
             show(options.count, options.interval)

@@ -63,7 +63,11 @@ def nanoseconds(timeout: float | None) -> int:
     """Return a timeout in seconds as libshm takes it; None and more than thirty years have no end."""
     if timeout is None or timeout >= 1e9:
         return 2**64 - 1
-    return max(0, math.ceil(timeout * 1e9))
+    if timeout <= 0:
+        return 0
+    if timeout != timeout:
+        raise ValueError("a timeout is a number of seconds, not nan")
+    return math.ceil(timeout * 1e9)
 
 
 class SharedBlock:

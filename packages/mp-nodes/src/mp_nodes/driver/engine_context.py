@@ -258,7 +258,8 @@ class EngineContext(RunningJob):
             while self._start_all_again():
                 self._serve()
         except BaseException as error:
-            self._refusal = error
+            # In the thread of the program another one, as SystemExit, would end that.
+            self._refusal = error if isinstance(error, Exception) else EngineError(f"the engine has ended: {error!r}")
         finally:
             # Each of them, whatever becomes of the others: a pool waits for the conclusion.
             steps: list[Callable[[], None]] = [self._close_agents, self._finish_output, self._conclude]

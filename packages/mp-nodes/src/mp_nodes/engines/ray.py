@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +42,8 @@ class Ray:
 
     Raises
     ------
+    ValueError
+        A rank is to need less than 0 of a resource, or nothing at all.
     EngineError
         At the start of the ranks: ray is not installed, no cluster runs, or it is too small.
 
@@ -62,6 +66,9 @@ class Ray:
         self.address = address
         self.nodes = nodes
         self.resources = {"CPU": 1.0, **(resources or {})}
+        if min(self.resources.values()) < 0 or not any(self.resources.values()):
+            needs = "a rank needs 0 or more of each, and more than 0 of one"
+            raise ValueError(f"resources={resources!r} is wrong; {needs}")
         self.runtime_env = runtime_env
         self.wait = wait
         #: The devices of each rank, as the plan of a job reads it.
@@ -148,12 +155,25 @@ def _connected(address: str | None) -> Any:
         import ray
     except ImportError as error:
         raise EngineError(f"engine='ray' needs ray, which is not installed: {EXTRA}") from error
-    if not ray.is_initialized():
-        try:
-            ray.init(address=address or "auto", log_to_driver=False, logging_level="error")
-        except ConnectionError as error:
+    if ray.is_initialized():
+        there = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", there):
             raise EngineError(
-                "no Ray cluster runs here; start one (ray start --head), give its address "
-                f"(engines.Ray(address=...)), or start one for this program (address='local'): {error}"
-            ) from error
+                f"this program is connected to the Ray cluster at {there}, and not to {address!r}; "
+                "give the same address, or call ray.shutdown() first"
+            )
+        return ray
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address or "auto", log_to_driver=False, logging_level="error")
+    except ConnectionError as error:
+        raise EngineError(
+            "no Ray cluster runs here; start one (ray start --head), give its address "
+            f"(engines.Ray(address=...)), or start one for this program (address='local'): {error}"
+        ) from error
+    finally:
+        # Ray has put one of its own in the place of that of the program or the command.
+        if is_main and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
     return ray

@@ -113,11 +113,20 @@ class RayAgents:
 
     def send(self, node: int, message: Any) -> None:
         """Call the actor, and wait for nothing."""
-        if node not in self._candidates:
+        if node not in self._candidates and self._ray.is_initialized():
             self._actors[node].send.remote(message)
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
         """Return what the calls of `poll` have brought, and call again."""
+        left = "this program has left the Ray cluster, by ray.shutdown() or by its end"
+        if not self._ray.is_initialized():  # a call to Ray would connect it again
+            raise EngineError(left)
+        try:
+            return self._receive(timeout)
+        except (Exception, SystemExit) as error:  # Ray raises SystemExit in a thread that waits while it is shut down
+            raise EngineError(f"the Ray cluster has failed, or {left}: {error!r}") from error
+
+    def _receive(self, timeout: float) -> list[tuple[int, Any]]:
         if not self._polls:
             time.sleep(timeout)
             return []
@@ -198,6 +207,8 @@ class RayAgents:
         """End the actors and free the resources."""
         from ray.util import remove_placement_group
 
+        if not self._ray.is_initialized():
+            return  # the cluster has ended the actors of a program that has left it
         candidates = [actor for found in self._candidates.values() for actor, _, _ in found]
         polled = [actor for _, actor in self._polls.values() if all(actor is not each for each in candidates)]
 
