@@ -80,6 +80,29 @@ def test_the_manager_and_the_folder_go_with_the_program(tmp_path: Path, strategy
     assert until(lambda: not folders().keys() - before)
 
 
+def test_the_folder_of_a_killed_program_without_a_manager_goes_with_the_next_session(tmp_path: Path) -> None:
+    program = """
+        import os, signal, sys
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            with mp.Pool(1) as pool:
+                assert pool.map(abs, [-1]) == [1]
+                print(*os.listdir(f"{sys.argv[1]}/mpshm-{os.geteuid()}"), flush=True)
+                if sys.argv[2] == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    first = run_script(tmp_path, program, str(tmp_path), "killed", MPSHM_RUNTIME_DIR=str(tmp_path)).stdout.split()
+    assert len(first) == 1
+    # Its worker ends a moment later than it, and is in the session so long.
+    for _ in range(100):
+        second = succeeded(run_script(tmp_path, program, str(tmp_path), "ends", MPSHM_RUNTIME_DIR=str(tmp_path)))
+        if len(second.split()) == 1:
+            break
+    assert first[0] not in second.split()
+    assert not list(tmp_path.glob("mpshm-*"))
+
+
 def test_importing_starts_nothing(tmp_path: Path) -> None:
     program = """
         import ctypes  # NumPy imports it; newer versions of libffi keep a descriptor of their own file

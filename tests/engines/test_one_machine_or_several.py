@@ -205,3 +205,40 @@ def test_ranks_have_all_the_time_they_want_after_a_signal_while_none_fails(where
         (tmp_path / "end").touch()
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out.split(), err) == (0, [b"saved"] * 2, b"")
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("engine", ["None", "mp.engines.Local(nodes=2)"])
+def test_a_signal_to_a_program_that_waits_for_its_ranks_is_for_them_first(
+    tmp_path: Path, engine: str, signals: int
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        "import mp_all as mp\n"
+        "def save(rank, folder):\n"
+        "    def note(*_):\n"
+        "        open(f'{folder}/{rank}.came', 'x').close()\n"
+        "        if sys.argv[2] == '1':\n"
+        "            sys.exit(0)\n"
+        "    signal.signal(signal.SIGTERM, note)\n"
+        "    open(f'{folder}/{rank}.ready', 'x').close()\n"
+        "    for _ in range(300):\n"
+        "        time.sleep(1)\n"
+        "if __name__ == '__main__':\n"
+        f"    mp.run(save, (sys.argv[1],), nprocs=2, engine={engine})\n"
+    )
+    command = [sys.executable, str(script), str(tmp_path), str(signals)]
+    # A folder of its own: the session of a program that is killed goes with the next one.
+    environment = os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as program:
+        try:
+            assert until(lambda: len(list(tmp_path.glob("*.ready"))) == 2, 60)
+            program.terminate()
+            assert until(lambda: len(list(tmp_path.glob("*.came"))) == 2, 60)
+            if signals == 2:
+                time.sleep(1)  # two at once count as one, as `timeout` sends them
+                program.terminate()
+            assert program.wait(20) == -signal.SIGTERM
+        finally:
+            program.kill()

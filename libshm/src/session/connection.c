@@ -348,7 +348,7 @@ static int open_by_manager(struct mpshm__session *session)
 
 int mpshm__session_open(struct mpshm__session *session, int create)
 {
-    int err, fd = -ENOENT;
+    int err, fd = -ENOENT, is_new = 0;
 
     if (session->control != NULL)
         return 0;
@@ -358,8 +358,10 @@ int mpshm__session_open(struct mpshm__session *session, int create)
             return err;
         if (!create)
             break;
-        if (fd == -ENOENT)
+        if (fd == -ENOENT) {
             fd = mpshm__control_hold(session->id, 1);
+            is_new = fd >= 0;
+        }
     }
     if (fd < 0) {
         if (create)
@@ -367,6 +369,9 @@ int mpshm__session_open(struct mpshm__session *session, int create)
         return fd == -ENOENT && !create ? -ESTALE : fd;
     }
     err = mpshm__control_enter(session, fd);
+    /* Those that had no manager when all of their processes were killed. */
+    if (err == 0 && is_new)
+        mpshm__remove_dead_sessions();
     if (err == 0)
         return 0;
     close(fd);

@@ -202,7 +202,7 @@ int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int
 
 /* Remove the session at exit if no manager serves it, because none was needed or because it was
  * killed. The last process that exits in good order does this. A process that is killed cannot;
- * the next manager of this user then removes the session. */
+ * the next session of this user then removes this one. */
 __attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!mpshm__try_lock())

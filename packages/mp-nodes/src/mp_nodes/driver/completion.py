@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +35,22 @@ class Completion(Gate):
             for call in self._calls:
                 with suppress(RuntimeError):  # the loop was closed
                     call()
+
+    def wait_beside(self, fd: int, timeout: float | None) -> bool:
+        """Wait as `wait` does, and no longer than until the descriptor *fd* is readable."""
+        ours, theirs = os.pipe()
+        call = functools.partial(os.write, theirs, b"!")
+        with self._guard:
+            self._calls.add(call)
+        try:
+            if not self.is_set():
+                select.select([fd, ours], [], [], timeout)
+            return self.is_set()
+        finally:
+            with self._guard:
+                self._calls.discard(call)
+            os.close(ours)
+            os.close(theirs)
 
     async def wait_in_loop(self, timeout: float | None) -> bool:
         """Wait as `wait` does, while the event loop goes on."""

@@ -23,7 +23,7 @@ from mp_spawn.jobs.running_job import RunningJob
 from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD, later
 from mp_spawn.output.destinations import Captured, Piped
 from mp_spawn.ranks.rank import FOR_STACKS, unpickled
-from mp_spawn.ranks.signals import ENDING, INTERRUPTED, TERM_TO_KILL
+from mp_spawn.ranks.signals import AFTER_A_SIGNAL, ENDING, INTERRUPTED, TERM_TO_KILL, Deferral, Ended
 
 # Seconds for an agent that was told to end its ranks to say how they ended, beyond those that the ranks have.
 TO_END = KILL_TO_DEAD + NODE_LOST_AFTER
@@ -149,8 +149,10 @@ class EngineContext(RunningJob):
         if grace_period is not None:
             self._grace_period = grace_period
         try:
-            if not self._done.wait(timeout):
+            if not self._wait(timeout):
                 return False
+        except Ended:
+            raise
         except BaseException:
             # Ctrl-C. No terminal sends it to other machines.
             self._interrupt()
@@ -160,6 +162,32 @@ class EngineContext(RunningJob):
         if self._error is not None:
             raise self._error
         return True
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait for the ranks. A signal that would end this process at once is for them first, as on one machine."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with Deferral() as signals:
+            if signals.fd < 0:
+                return self._done.wait(timeout)
+            try:
+                return self._wait_beside(signals, deadline)
+            except Ended as ended:
+                self.send_signal(ended.signum)
+                try:
+                    self._wait_beside(signals, time.monotonic() + AFTER_A_SIGNAL)
+                    self.terminate()
+                except BaseException:
+                    self.terminate(-1.0)  # a second signal: at once
+                raise
+
+    def _wait_beside(self, signals: Deferral, deadline: float | None) -> bool:
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if self._done.wait_beside(signals.fd, None if left is None else max(0.0, left)):
+                return True
+            signals.handle(self.send_signal)
+            if left is not None and left <= 0:
+                return False
 
     async def ajoin(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait for the ranks in a coroutine, as `ProcessContext.ajoin` does."""

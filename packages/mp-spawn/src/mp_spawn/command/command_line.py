@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 from mp_spawn.command.completion import SHELLS, completion
 from mp_spawn.command.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of, port_of
 from mp_spawn.command.seconds import seconds
-from mp_spawn.jobs.context import AFTER_A_SIGNAL
 from mp_spawn.output.streams import is_selection
 from mp_spawn.ranks.rank_variables import INSIDE
+from mp_spawn.ranks.signals import AFTER_A_SIGNAL
 
 EPILOG = """
 The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the other variables of torchrun, and

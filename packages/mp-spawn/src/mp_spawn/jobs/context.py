@@ -16,11 +16,17 @@ from mp_spawn.jobs.supervisor import KILL_TO_DEAD, Supervisor
 from mp_spawn.output.destinations import Captured
 from mp_spawn.ranks.process_handle import PidFd, lock
 from mp_spawn.ranks.rank import Rank, stacks_of
-from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
+from mp_spawn.ranks.signals import (
+    AFTER_A_SIGNAL,
+    INTERRUPTED,
+    TERM_TO_KILL,
+    Deferral,
+    Ended,
+    Forwarding,
+    group_was_sent,
+)
 
-# All times are in seconds. For ranks that may have handlers for a signal which ends them, until SIGKILL.
-AFTER_A_SIGNAL = 30.0
-# From a signal to this process to the same signal to its group, if there is one.
+# In seconds: from a signal to this process to the same signal to its group, if there is one.
 TO_THE_GROUP = 0.5
 
 

@@ -61,6 +61,8 @@ REPEAT = 0.5
 # Seconds from a Ctrl-C, which the terminal also sends to the ranks, to SIGTERM, and from SIGTERM to SIGKILL.
 INTERRUPTED = 1.0
 TERM_TO_KILL = 5.0
+# For ranks that may have handlers for a signal which ends their program, until SIGKILL.
+AFTER_A_SIGNAL = 30.0
 
 
 @contextlib.contextmanager
