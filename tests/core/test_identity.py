@@ -53,6 +53,12 @@ def test_a_folder_that_is_none_is_refused_by_name(tmp_path: Path, strategy: str,
     assert f"the runtime folder {path} {problem}; set MPSHM_RUNTIME_DIR to" in said
 
 
+def test_a_file_in_the_place_of_the_users_folder_is_named(tmp_path: Path, strategy: str) -> None:
+    (path := tmp_path / f"mpshm-{os.geteuid()}").touch()
+    said = succeeded(run_script(tmp_path, PROGRAM, MPSHM_RUNTIME_DIR=str(tmp_path), MP_SHARING_STRATEGY=strategy))
+    assert f"the runtime folder {path} is not a folder; set MPSHM_RUNTIME_DIR to" in said
+
+
 @pytest.mark.parametrize("spelled", ["{}/", "{}//", "{}/./", "link"])
 def test_a_folder_may_be_spelled_in_any_way(tmp_path: Path, strategy: str, spelled: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path)

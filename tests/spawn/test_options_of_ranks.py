@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,25 @@ def test_env_is_a_mapping_or_a_function_of_the_rank(start_method: str) -> None:
     )
     assert result == ["0!", "1!"]
     assert "MP_TEST_X" not in os.environ
+
+
+@pytest.mark.parametrize("engine", [None, "local"])
+@pytest.mark.parametrize(
+    ("env", "error", "text"),
+    [
+        (5, TypeError, "env is 5; give a mapping, or a function of the rank that returns one"),
+        (lambda rank: 5, TypeError, "env is 5; give a mapping"),
+        ({"A": 1}, TypeError, "env has 'A': 1; the name and the value of a variable are of type str"),
+        ({1: "a"}, TypeError, "env has 1: 'a'; the name and the value"),
+        ({"A=": "b"}, ValueError, "env has 'A=': 'b'; a name is not empty and has no '='"),
+        ({"A": "b\0"}, ValueError, "neither has a null character"),
+    ],
+)
+def test_variables_that_cannot_be_set_are_refused_with_their_value(
+    env: Any, error: type[Exception], text: str, engine: str | None
+) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        run(ranks.nothing, nprocs=2, env=env, engine=engine)
 
 
 def test_threads_per_rank_is_set_before_numpy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

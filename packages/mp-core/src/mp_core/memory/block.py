@@ -209,6 +209,8 @@ def reason(number: int) -> str:
     True
     """
     folder = settings.runtime_root()
+    if number == errno.ENOTDIR and os.path.isdir(folder or "/tmp"):
+        folder = settings.runtime_folder()
     if number == errno.EINVAL and folder and not os.path.isabs(folder):
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
     if number == errno.EPROTO:

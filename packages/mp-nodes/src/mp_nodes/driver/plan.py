@@ -13,7 +13,7 @@ from mp_core.children.random_streams import checked_seed
 from mp_core.timeline.remote import events_wanted
 from mp_nodes.agent.node_payload import Shipment, pack
 from mp_nodes.protocol import Engine, Node, Start
-from mp_spawn.jobs.job import Env, check_call, check_options
+from mp_spawn.jobs.job import Env, check_call, check_options, own_variables
 from mp_spawn.output.streams import Streams
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import TERM_TO_KILL
@@ -129,5 +129,5 @@ class Plan:
     def _env(self, rank: int, group: int, node: Node, master: tuple[str, int]) -> Mapping[str, str]:
         local = rank - node.ranks.start, len(node.ranks)
         place = place_variables(rank, self.nprocs, local, (group, self.groups), master)
-        own = self.env(rank) if callable(self.env) else self.env or {}
+        own = own_variables(self.env, rank)
         return {**place, INSIDE: "1", **own}

@@ -220,7 +220,7 @@ class Job:
         env: dict[str, str] = {}
         if self.threads_per_rank is not None:
             env = dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(self.threads_per_rank))
-        env |= self.env(rank) if callable(self.env) else self.env or {}
+        env |= own_variables(self.env, rank)
         env |= restart_variables(env, restarts + self.restarts_before)
         return RankSpec(
             rank,
@@ -281,6 +281,26 @@ def check_room(nprocs: int, each: int) -> None:
     what = min((name for name, most in limits.items() if most >= 0), key=limits.__getitem__)  # below 0: unlimited
     if nprocs > limits[what]:
         raise ValueError(f"nprocs={nprocs} is too large; this machine allows at most {limits[what]} {what}")
+
+
+def own_variables(env: Any, rank: int) -> dict[str, str]:
+    """
+    Return the variables that *env* says for a rank.
+
+    >>> own_variables(lambda rank: {"A": rank}, 1)
+    Traceback (most recent call last):
+    TypeError: env has 'A': 1; the name and the value of a variable are of type str
+    """
+    given = env(rank) if callable(env) else {} if env is None else env
+    if not isinstance(given, Mapping):
+        raise TypeError(f"env is {_short(given)}; give a mapping, or a function of the rank that returns one")
+    for name, value in given.items():
+        has = f"env has {name!r}: {_short(value)}; "
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"{has}the name and the value of a variable are of type str")
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"{has}a name is not empty and has no '=', and neither has a null character")
+    return dict(given)
 
 
 def check_call(fn: Any, args: Any, nprocs: Any) -> None:
