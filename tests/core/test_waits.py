@@ -94,6 +94,28 @@ def test_a_condition_wakes_as_many_as_are_asked_for() -> None:
         thread.join()
 
 
+def test_a_wait_that_an_exception_has_ended_takes_nobodys_notification() -> None:
+    tracer = sys.gettrace()
+    try:
+        for step in itertools.count():
+            condition = Condition()
+            is_over = not raises_at(step, Condition.wait.__code__, partial(wait_a_moment, condition))
+
+            def notify(condition: Condition = condition) -> None:
+                with condition:
+                    condition.notify()
+
+            with condition:
+                threading.Timer(0.001, notify).start()
+                woken = condition.wait(10)
+            assert woken, step
+            if is_over:
+                break
+        assert step > 5
+    finally:
+        sys.settrace(tracer)
+
+
 def pass_through(gate: Gate, passed: threading.Event) -> None:
     if gate.wait(60):
         passed.set()

@@ -242,3 +242,43 @@ def test_a_signal_to_a_program_that_waits_for_its_ranks_is_for_them_first(
             assert program.wait(20) == -signal.SIGTERM
         finally:
             program.kill()
+
+
+def test_output_that_is_read_late_is_not_taken_for_ranks_that_are_too_slow(tmp_path: Path) -> None:
+    code = "import os, sys; print('x' * 200_000); open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'x').close()"
+    with started(*WHERE["two nodes"], "-n", "2", "--timeout", "5", "-c", code, str(tmp_path)) as process:
+        assert until(lambda: len(os.listdir(tmp_path)) == 2, 60)
+        time.sleep(6)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out.count(b"x"), err) == (0, 400_000, b"")
+
+
+@pytest.mark.parametrize("engine", ["None", "mp.engines.Local(nodes=2)"])
+def test_a_rank_may_save_while_the_program_ends_although_another_has_ended_by_the_signal(
+    tmp_path: Path, engine: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        "import mp_all as mp\n"
+        "def save(rank, folder):\n"
+        "    def note(*_):\n"
+        "        time.sleep(7)  # longer than ranks have after terminate()\n"
+        "        open(f'{folder}/saved', 'x').close()\n"
+        "        sys.exit(0)\n"
+        "    if rank == 0:\n"
+        "        signal.signal(signal.SIGTERM, note)\n"
+        "    open(f'{folder}/{rank}.ready', 'x').close()\n"
+        "    time.sleep(300)\n"
+        "if __name__ == '__main__':\n"
+        f"    mp.run(save, (sys.argv[1],), nprocs=2, engine={engine})\n"
+    )
+    environment = os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment) as program:
+        try:
+            assert until(lambda: len(list(tmp_path.glob("*.ready"))) == 2, 60)
+            program.terminate()
+            assert program.wait(60) == -signal.SIGTERM
+        finally:
+            program.kill()
+    assert (tmp_path / "saved").exists()

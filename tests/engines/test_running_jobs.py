@@ -7,13 +7,17 @@ import os
 import re
 import signal
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_nodes
@@ -61,6 +65,21 @@ def wait_for_ever(rank: int) -> None:
 def wait_if_second(rank: int) -> None:
     if rank == 1:
         wait_for_ever(rank)
+
+
+def be_here(folder: str) -> None:
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.01)
+
+
+def be_there(folder: str) -> None:
+    while not os.path.exists(f"{folder}/end"):
+        time.sleep(0.01)
+
+
+def be_here_then_there(rank: int, folder: str) -> None:
+    be_here(folder)
+    be_there(folder)
 
 
 def end_by_signal(rank: int, folder: str) -> None:
@@ -146,6 +165,56 @@ def test_the_stacks_are_those_of_the_ranks_that_still_run(make: Make) -> None:
     assert re.match(rf"rank 1 \(pid {pids[1]}(, node local-1)?\):\n", stacks[1]), stacks
     job.terminate()
     assert job.stacks() == {}
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_look_at_ranks_that_begin_and_end_harms_none(make: Make, attempt: int) -> None:
+    job = make(do_nothing)
+    while job.stacks():
+        pass
+    assert job.join(WITHIN)
+
+
+def test_stacks_are_those_of_now_also_while_another_thread_waits(make: Make, tmp_path: Any) -> None:
+    job = make(be_here_then_there, str(tmp_path))
+    joined: list[bool] = []
+    thread = threading.Thread(target=lambda: joined.append(job.join(WITHIN)))
+    thread.start()
+    assert until(lambda: [text.count("in be_here\n") for text in job.stacks().values()] == [1, 1], WITHIN)
+    (tmp_path / "go").touch()
+    assert until(lambda: [text.count("in be_there\n") for text in job.stacks().values()] == [1, 1], WITHIN)
+    assert "in be_here\n" not in "".join(job.stacks().values())
+    (tmp_path / "end").touch()
+    while job.stacks():
+        pass
+    thread.join()
+    assert joined == [True]
+
+
+@pytest.mark.parametrize("free", [0, 1, 2, 3, 2000])
+def test_a_job_on_nodes_is_waited_for_with_no_descriptor_and_with_many(free: int) -> None:
+    program = """
+        import os, resource, sys
+        import mp_all as mp
+
+        def nothing(rank):
+            pass
+
+        if __name__ == "__main__":
+            free = int(sys.argv[1])
+            resource.setrlimit(resource.RLIMIT_NOFILE, (4000, 4000))
+            job = mp.start_processes(nothing, nprocs=2, join=False, engine=mp.engines.Local(nodes=2))
+            held = []
+            try:
+                while len(held) < 2000 or free < 2000:
+                    held.append(os.dup(0))
+            except OSError:
+                for _ in range(free):
+                    os.close(held.pop())
+            print(job.join(60), job.join(60))
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        assert succeeded(run_script(Path(folder), program, str(free))) == "True True\n"
 
 
 def test_the_error_of_a_run_that_is_too_slow_has_the_stacks_of_ranks_on_nodes() -> None:

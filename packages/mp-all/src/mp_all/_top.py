@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from mp_all._limits import size
@@ -173,14 +173,17 @@ def single_keys() -> Iterator[None]:
     import tty
 
     before = termios.tcgetattr(0)
-    handlers = {signum: signal.signal(signum, _end) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for signum in ending:
+        signal.signal(signum, _end)
     tty.setcbreak(0)
     try:
         yield
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
+        with suppress(termios.error):  # it has gone
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+        for signum in ending:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 def _end(signum: int, frame: object) -> None:

@@ -104,7 +104,7 @@ def _drive(
         while not context.is_over():
             if readable(signals.fd, 0.05):
                 signals.handle(context.hear_signal)
-            if time.monotonic() > deadline:
+            if late is None and time.monotonic() > deadline and context.is_running():
                 context.exit_code = TIMED_OUT
                 late = end_late(context, context.output, chosen.timeout)
     if chosen.output == "capture":

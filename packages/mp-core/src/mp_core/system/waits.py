@@ -6,7 +6,7 @@ lock held, and every thread that wants it, as that of a pool, waits for ever. He
 
 from __future__ import annotations
 
-from _thread import RLock, allocate_lock
+from _thread import RLock, allocate_lock, get_ident
 from contextlib import suppress
 from typing import Any
 
@@ -21,13 +21,15 @@ class Condition(RLock):  # type: ignore[misc]  # final for type checkers, and no
     False
     """
 
-    _waiters: tuple[Any, ...] = ()  # no `__init__`: each future has one, and most are never waited for
+    # Threads that wait, and their locks; no `__init__`: each future has one, and most are never waited for.
+    _waiters: tuple[tuple[int, Any], ...] = ()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Release the lock, wait for `notify` up to *timeout* seconds, take it again; return whether it has come."""
-        waiter = allocate_lock()
+        waiter, me = allocate_lock(), get_ident()
         waiter.acquire()
-        self._waiters = (*self._waiters, waiter)
+        # Without what an earlier wait of this thread has left, if a handler raised at its end.
+        self._waiters = (*(each for each in self._waiters if each[0] != me), (me, waiter))
         state = None
         try:
             state = self._release_save()  # type: ignore[attr-defined]
@@ -41,7 +43,8 @@ class Condition(RLock):  # type: ignore[misc]  # final for type checkers, and no
 
     def notify(self, n: int = 1) -> None:
         """Wake so many of those that wait."""
-        for waiter in self._waiters[:n]:
+        me = get_ident()
+        for _, waiter in [each for each in self._waiters if each[0] != me][:n]:
             with suppress(RuntimeError):  # a handler has raised after the release
                 waiter.release()
             self._drop(waiter)
@@ -51,7 +54,7 @@ class Condition(RLock):  # type: ignore[misc]  # final for type checkers, and no
         self.notify(len(self._waiters))
 
     def _drop(self, waiter: Any) -> None:
-        self._waiters = tuple(each for each in self._waiters if each is not waiter)
+        self._waiters = tuple(each for each in self._waiters if each[1] is not waiter)
 
 
 class Gate:

@@ -12,6 +12,9 @@ from typing import Any
 
 from mp_core.system.waits import Gate
 
+# Seconds, which the system counts in milliseconds with 31 bits.
+LONGEST = 3600.0
+
 
 class Completion(Gate):
     """
@@ -37,14 +40,17 @@ class Completion(Gate):
                     call()
 
     def wait_beside(self, fd: int, timeout: float | None) -> bool:
-        """Wait as `wait` does, and no longer than until the descriptor *fd* is readable."""
+        """Wait as `wait` does, an hour at most, and no longer than until the descriptor *fd* is readable."""
         ours, theirs = os.pipe()
         call = functools.partial(os.write, theirs, b"!")
+        poll = select.poll()  # unlike select, it takes any descriptor
+        for each in (fd, ours):
+            poll.register(each, select.POLLIN)
         with self._guard:
             self._calls.add(call)
         try:
             if not self.is_set():
-                select.select([fd, ours], [], [], timeout)
+                poll.poll(None if timeout is None else 1000 * min(timeout, LONGEST))
             return self.is_set()
         finally:
             with self._guard:

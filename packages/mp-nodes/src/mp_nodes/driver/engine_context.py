@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import signal
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -166,28 +168,36 @@ class EngineContext(RunningJob):
     def _wait(self, timeout: float | None) -> bool:
         """Wait for the ranks. A signal that would end this process at once is for them first, as on one machine."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        with Deferral() as signals:
-            if signals.fd < 0:
-                return self._done.wait(timeout)
-            try:
-                return self._wait_beside(signals, deadline)
-            except Ended as ended:
-                self.send_signal(ended.signum)
-                try:
-                    self._wait_beside(signals, time.monotonic() + AFTER_A_SIGNAL)
-                    self.terminate()
-                except BaseException:
-                    self.terminate(-1.0)  # a second signal: at once
-                raise
+        try:
+            with Deferral() if not self.is_over() else nullcontext() as signals:
+                if signals is not None and signals.fd >= 0:
+                    return self._wait_beside(signals, deadline)
+        except OSError as lack:
+            if lack.errno not in (errno.EMFILE, errno.ENFILE):
+                raise  # without a descriptor for it, the signal ends this process at once
+        return self._done.wait(None if deadline is None else deadline - time.monotonic())
 
     def _wait_beside(self, signals: Deferral, deadline: float | None) -> bool:
+        ended: Ended | None = None
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if self._done.wait_beside(signals.fd, None if left is None else max(0.0, left)):
-                return True
-            signals.handle(self.send_signal)
-            if left is not None and left <= 0:
-                return False
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._done.wait_beside(signals.fd, left):
+                try:
+                    signals.handle(self.send_signal)
+                except Ended as came:
+                    if ended is not None:
+                        self.terminate(-1.0)  # a second one: at once
+                        raise
+                    ended, deadline = came, None
+                    self._is_to_end = self._was_signalled = True
+                    self._ask(protocol.Signal(came.signum))
+                    self._ask(protocol.End(AFTER_A_SIGNAL, False, True))
+                    continue
+                if left != 0.0:
+                    continue
+            if ended is not None:
+                raise ended
+            return self.is_over()
 
     async def ajoin(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait for the ranks in a coroutine, as `ProcessContext.ajoin` does."""
@@ -236,6 +246,10 @@ class EngineContext(RunningJob):
 
     def _ask(self, command: protocol.End | protocol.Signal | protocol.Show) -> None:
         self._asked.append(command)
+
+    def is_running(self) -> bool:
+        """Return whether ranks may run: after them, their output is written."""
+        return not all(state.ended for state in self._states)
 
     def is_over(self) -> bool:
         """Return whether `join` would return or raise at once."""
@@ -430,6 +444,9 @@ class EngineContext(RunningJob):
     def _start_again(self, index: int, state: NodeState) -> None:
         """Start the ranks of a lost node at the new agent, which has said hello."""
         state.node = self._agents.nodes[index]
+        if self._is_to_end:
+            self._node_lost(state, "the job was to end before its ranks were started again")
+            return
         try:
             state.check_versions()
         except EngineError as error:

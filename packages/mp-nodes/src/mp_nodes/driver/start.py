@@ -35,5 +35,7 @@ def run(
     plan = Plan.of(engine_for(engine), fn, args, nprocs, **options)
     started = EngineContext(plan, wants_result=True, grace_period=grace_period)
     if not started.join(timeout):
-        raise end_late(started, started.output, timeout or 0.0)
+        if started.is_running():
+            raise end_late(started, started.output, timeout or 0.0)
+        started.join()  # their output is being written
     return started.reports()

@@ -149,6 +149,17 @@ class Ray:
                 tell(f"mp-spawn: waiting for {of} of the Ray cluster")
 
 
+def _is_another(address: str | None, there: str) -> bool:
+    """
+    Tell whether *address* is surely not that of the cluster at *there*: its host may have several names, and one port.
+
+    >>> _is_another("localhost:6379", "10.0.0.1:6379"), _is_another("10.0.0.1:1234", "10.0.0.1:6379")
+    (False, True)
+    """
+    port = "" if address is None or "://" in address else address.rpartition(":")[2]
+    return port.isdecimal() and port != there.rpartition(":")[2]
+
+
 def _connected(address: str | None) -> Any:
     """Import ray and connect to the cluster, unless that is done."""
     try:
@@ -157,7 +168,7 @@ def _connected(address: str | None) -> Any:
         raise EngineError(f"engine='ray' needs ray, which is not installed: {EXTRA}") from error
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", there):
+        if _is_another(address, there):
             raise EngineError(
                 f"this program is connected to the Ray cluster at {there}, and not to {address!r}; "
                 "give the same address, or call ray.shutdown() first"

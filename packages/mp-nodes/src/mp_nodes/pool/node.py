@@ -53,9 +53,8 @@ class Node:
 
     def waiting(self) -> int:
         """Return how many tasks wait here behind ones that last long, and note their pace."""
-        since = time.monotonic() - self._since
         count = len(self.tasks) - self.size
-        if self.asked or since < LONG or count <= 0:
+        if count <= 0 or self.asked or (since := time.monotonic() - self._since) < LONG:
             return 0
         self._pace = max(self._pace or 0.0, since)
         return count

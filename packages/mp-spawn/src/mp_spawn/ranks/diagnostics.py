@@ -13,6 +13,7 @@ import contextlib
 import os
 import resource
 import signal
+import threading
 import time
 
 from mp_core.memory.mapped_buffers import memory_file
@@ -26,11 +27,17 @@ LONGEST = 1 << 20
 
 
 class Stacks(OwnedFd):
-    """The stacks that one rank has written, in the launcher."""
+    """The stacks that one rank has written, in the launcher. A thread may read them while another one closes them."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._lock = threading.RLock()
+        self._begin = 0
         self.fd = memory_file()
+
+    def close(self) -> None:
+        with self._lock:
+            super().close()
 
     @classmethod
     def unless_scarce(cls) -> Stacks | None:
@@ -44,9 +51,15 @@ class Stacks(OwnedFd):
         made.close()
         return None
 
+    def skip(self) -> None:
+        """Forget what was written so far."""
+        with self._lock:
+            self._begin = os.fstat(self.fd).st_size if self.fd >= 0 else 0
+
     def text(self) -> str:
-        """Return everything written so far."""
-        return os.pread(self.fd, LONGEST, 0).decode(errors="replace") if self.fd >= 0 else ""
+        """Return everything written since then."""
+        with self._lock:
+            return os.pread(self.fd, LONGEST, self._begin).decode(errors="replace") if self.fd >= 0 else ""
 
     def wait(self, pid: int, seconds: float, blocking: frozenset[str] = frozenset()) -> str:
         """
@@ -74,6 +87,18 @@ def blocking_threads(pid: int) -> frozenset[str]:
     except (OSError, StopIteration):
         pass  # it has ended
     return frozenset(found)
+
+
+def answers(pid: int) -> bool:
+    """Tell whether a process has a handler for the signal: another one, as one that begins, would die of it."""
+    if not DUMP:
+        return False
+    try:
+        status = lines_of_kernel_file(f"/proc/{pid}/status")
+        caught = next(line for line in status if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (DUMP - 1) & 1)
 
 
 def write_stacks_to(inherited: InheritedFd) -> None:

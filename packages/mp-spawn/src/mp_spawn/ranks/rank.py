@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from mp_spawn.errors import Failure, name_of_signal
-from mp_spawn.ranks.diagnostics import DUMP, Stacks, blocking_threads
+from mp_spawn.ranks.diagnostics import DUMP, Stacks, answers, blocking_threads
 from mp_spawn.ranks.process_group import is_alive, leads_group, send_to_group
 from mp_spawn.ranks.process_handle import POLL_EVERY_S, SHORTEST_POLL_S, PidFd, has_closed_pipe
 from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
@@ -137,8 +137,13 @@ class Rank:
 
     def ask_for_stacks(self) -> None:
         """Have the rank write the stacks of its threads, if the system sends it this signal."""
-        if self.stacks is not None and DUMP:
+        if self.stacks is not None:
+            self.stacks.skip()
             self.signal(DUMP)
+
+    def wait_for_stacks(self, seconds: float, blocking: frozenset[str]) -> str:
+        """Return the stacks; empty if they do not come in time. The threads *blocking* blocked the signal before."""
+        return "" if self.stacks is None else self.stacks.wait(self.pid, seconds, blocking).rstrip()
 
     def signal(self, signum: int, casualty: bool = False) -> None:
         """
@@ -241,14 +246,18 @@ def stacks_of(ranks: list[Rank], first: int = 0, place: str = "") -> dict[int, s
     has no file for stacks. They are the ranks of a job from its rank *first* on.
     """
     running = [rank for rank in ranks if not rank.ended]
-    slow = [(rank, rank.stacks, blocking_threads(rank.pid)) for rank in running if rank.stacks is not None]
-    for rank, *_ in slow:
+    able = [rank for rank in running if rank.stacks is not None]
+    asked = [(rank, blocking_threads(rank.pid)) for rank in able if answers(rank.pid)]
+    for rank, _ in asked:
         rank.ask_for_stacks()
     deadline = time.monotonic() + FOR_STACKS
-    texts = {rank: stacks.wait(rank.pid, deadline - time.monotonic(), blocking) for rank, stacks, blocking in slow}
-    heads = {rank: f"rank {first + rank.index} (pid {rank.pid}{place}):\n" for rank in texts}
-    told = {rank: f"{heads[rank]}{text.rstrip() or '  no answer'}" for rank, text in texts.items()}
-    return {first + rank.index: told.get(rank, "") for rank in running}
+    told = dict.fromkeys(able, "  none: it begins, ends, or has become another program")
+    for rank, blocking in asked:
+        told[rank] = rank.wait_for_stacks(deadline - time.monotonic(), blocking) or "  no answer"
+    return {
+        first + rank.index: f"rank {first + rank.index} (pid {rank.pid}{place}):\n{told[rank]}" if rank in told else ""
+        for rank in running
+    }
 
 
 def all_ended(ranks: list[Rank]) -> bool:
