@@ -32,7 +32,7 @@ def test_the_end_of_a_job_names_what_a_silent_cluster_may_keep(
     monkeypatch.setitem(sys.modules, "ray.util", util)
     monkeypatch.setattr(ray_agents, "TO_ANSWER", 0.2, raising=False)
     agents = object.__new__(ray_agents.RayAgents)
-    agents._ray, agents._group = SimpleNamespace(kill=silence), object()
+    agents._ray, agents._group = SimpleNamespace(kill=silence, is_initialized=lambda: True), object()
     agents._actors, agents._candidates, agents._polls, agents._held = [object(), object()], {}, {}, []
     closing = threading.Thread(target=agents.close, args=(0,), daemon=True)
     closing.start()
