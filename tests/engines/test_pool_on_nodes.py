@@ -312,6 +312,22 @@ def test_the_tasks_of_a_lost_node_are_repeated_on_others_if_asked(tmp_path: Path
         assert [result.get(60) for result in results] == [0, 1, 2]
 
 
+def test_without_a_node_an_endless_iterator_fails_with_the_lost_node_alone(tmp_path: Path) -> None:
+    with mp.Pool(2, engine=engines.Local(nodes=2)) as pool:
+        results = pool.imap(functools.partial(tasks.wait_for_ever, str(tmp_path)), itertools.count(), buffersize=4)
+        for _, rank, _ in written(tmp_path, 2):
+            os.kill(rank, signal.SIGKILL)
+        failures = []
+        while True:
+            try:
+                next(results)
+            except StopIteration:
+                break
+            except Exception as error:
+                failures.append(type(error))
+    assert set(failures) == {mp.WorkerLostError}
+
+
 def test_without_a_node_all_tasks_fail(tmp_path: Path) -> None:
     with mp.Pool(2, engine=engines.Local(nodes=2)) as pool:
         result = pool.map_async(functools.partial(tasks.wait_for_ever, str(tmp_path)), range(8), chunksize=1)

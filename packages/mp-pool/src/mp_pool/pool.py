@@ -421,7 +421,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
 
             def submit(index: int, item: Any) -> None:
                 if scheduler.state != 0:
-                    raise ValueError("Pool not running")
+                    raise scheduler.reason or ValueError("Pool not running")
                 if result.is_over:
                     return
                 scheduler.submit(source.make(index, item))
