@@ -69,8 +69,8 @@ class Stacks(OwnedFd):
         deadline = time.monotonic() + seconds
         # The kernel blocks the signal in the thread that writes, until it has written all.
         while not self.text() or blocking_threads(pid) - blocking:
-            if time.monotonic() > deadline:
-                break
+            if time.monotonic() > deadline or not answers(pid):
+                break  # or it has ended
             time.sleep(0.005)
         return self.text()  # again: of the first look, the rank may have written a part
 
@@ -112,4 +112,6 @@ def write_stacks_to(inherited: InheritedFd) -> None:
         if not faulthandler.is_enabled():
             faulthandler.enable(inherited.fd)
         if DUMP:
+            # What faulthandler puts back as the interpreter ends: it may be asked until its last instruction.
+            signal.signal(DUMP, signal.SIG_IGN)
             faulthandler.register(DUMP, inherited.fd)
