@@ -207,41 +207,53 @@ def test_ranks_have_all_the_time_they_want_after_a_signal_while_none_fails(where
     assert (process.returncode, out.split(), err) == (0, [b"saved"] * 2, b"")
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-@pytest.mark.parametrize("engine", ["None", "mp.engines.Local(nodes=2)"])
-def test_a_signal_to_a_program_that_waits_for_its_ranks_is_for_them_first(
-    tmp_path: Path, engine: str, signals: int
-) -> None:
-    script = tmp_path / "script.py"
+@contextmanager
+def waiting_program(folder: Path, engine: str, handler: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """
+    Start a program whose two ranks have the *handler*, `note`, for SIGTERM, once both are ready; kill it at the end.
+    """
+    script = folder / "script.py"
     script.write_text(
         "import signal, sys, time\n"
         "import mp_all as mp\n"
         "def save(rank, folder):\n"
-        "    def note(*_):\n"
-        "        open(f'{folder}/{rank}.came', 'x').close()\n"
-        "        if sys.argv[2] == '1':\n"
-        "            sys.exit(0)\n"
-        "    signal.signal(signal.SIGTERM, note)\n"
+        f"{handler}"
         "    open(f'{folder}/{rank}.ready', 'x').close()\n"
         "    for _ in range(300):\n"
         "        time.sleep(1)\n"
         "if __name__ == '__main__':\n"
         f"    mp.run(save, (sys.argv[1],), nprocs=2, engine={engine})\n"
     )
-    command = [sys.executable, str(script), str(tmp_path), str(signals)]
+    command = [sys.executable, str(script), str(folder), *arguments]
     # A folder of its own: the session of a program that is killed goes with the next one.
-    environment = os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as program:
+    environment = os.environ | {"MPSHM_RUNTIME_DIR": str(folder)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as program:
         try:
-            assert until(lambda: len(list(tmp_path.glob("*.ready"))) == 2, 60)
-            program.terminate()
-            assert until(lambda: len(list(tmp_path.glob("*.came"))) == 2, 60)
-            if signals == 2:
-                time.sleep(1)  # two at once count as one, as `timeout` sends them
-                program.terminate()
-            assert program.wait(20) == -signal.SIGTERM
+            assert until(lambda: len(list(folder.glob("*.ready"))) == 2, 60)
+            yield program
         finally:
             program.kill()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("engine", ["None", "mp.engines.Local(nodes=2)"])
+def test_a_signal_to_a_program_that_waits_for_its_ranks_is_for_them_first(
+    tmp_path: Path, engine: str, signals: int
+) -> None:
+    handler = (
+        "    def note(*_):\n"
+        "        open(f'{folder}/{rank}.came', 'x').close()\n"
+        "        if sys.argv[2] == '1':\n"
+        "            sys.exit(0)\n"
+        "    signal.signal(signal.SIGTERM, note)\n"
+    )
+    with waiting_program(tmp_path, engine, handler, str(signals)) as program:
+        program.terminate()
+        assert until(lambda: len(list(tmp_path.glob("*.came"))) == 2, 60)
+        if signals == 2:
+            time.sleep(1)  # two at once count as one, as `timeout` sends them
+            program.terminate()
+        assert program.wait(20) == -signal.SIGTERM
 
 
 def test_output_that_is_read_late_is_not_taken_for_ranks_that_are_too_slow(tmp_path: Path) -> None:
@@ -257,28 +269,15 @@ def test_output_that_is_read_late_is_not_taken_for_ranks_that_are_too_slow(tmp_p
 def test_a_rank_may_save_while_the_program_ends_although_another_has_ended_by_the_signal(
     tmp_path: Path, engine: str
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import signal, sys, time\n"
-        "import mp_all as mp\n"
-        "def save(rank, folder):\n"
+    handler = (
         "    def note(*_):\n"
         "        time.sleep(7)  # longer than ranks have after terminate()\n"
         "        open(f'{folder}/saved', 'x').close()\n"
         "        sys.exit(0)\n"
         "    if rank == 0:\n"
         "        signal.signal(signal.SIGTERM, note)\n"
-        "    open(f'{folder}/{rank}.ready', 'x').close()\n"
-        "    time.sleep(300)\n"
-        "if __name__ == '__main__':\n"
-        f"    mp.run(save, (sys.argv[1],), nprocs=2, engine={engine})\n"
     )
-    environment = os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment) as program:
-        try:
-            assert until(lambda: len(list(tmp_path.glob("*.ready"))) == 2, 60)
-            program.terminate()
-            assert program.wait(60) == -signal.SIGTERM
-        finally:
-            program.kill()
+    with waiting_program(tmp_path, engine, handler) as program:
+        program.terminate()
+        assert program.wait(60) == -signal.SIGTERM
     assert (tmp_path / "saved").exists()

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -168,9 +167,11 @@ class EngineContext(RunningJob):
     def _wait(self, timeout: float | None) -> bool:
         """Wait for the ranks. A signal that would end this process at once is for them first, as on one machine."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        if self.is_over():
+            return True
         try:
-            with Deferral() if not self.is_over() else nullcontext() as signals:
-                if signals is not None and signals.fd >= 0:
+            with Deferral() as signals:
+                if signals.fd >= 0:
                     return self._wait_beside(signals, deadline)
         except OSError as lack:
             if lack.errno not in (errno.EMFILE, errno.ENFILE):
@@ -189,8 +190,7 @@ class EngineContext(RunningJob):
                         self.terminate(-1.0)  # a second one: at once
                         raise
                     ended, deadline = came, None
-                    self._is_to_end = self._was_signalled = True
-                    self._ask(protocol.Signal(came.signum))
+                    self.send_signal(came.signum)
                     self._ask(protocol.End(AFTER_A_SIGNAL, False, True))
                     continue
                 if left != 0.0:

@@ -363,10 +363,8 @@ class NodeScheduler:
                 node.ready = True
             case messages.GivenBack(numbers):
                 node.asked = False
-                back = [node.tasks.pop(number) for number in numbers if number not in self._unwanted]
-                self._queue.extendleft(back)
-                for number in self._unwanted.intersection(numbers):
-                    del node.tasks[number]
+                back = {number: node.tasks.pop(number) for number in numbers}
+                self._queue.extendleft(task for number, task in back.items() if number not in self._unwanted)
                 self._unwanted.difference_update(numbers)
             case messages.Broken(error):
                 self.reason = self.reason or task_messages.load_error(error, RemoteTraceback)

@@ -75,14 +75,18 @@ class Stacks(OwnedFd):
         return self.text()  # again: of the first look, the rank may have written a part
 
 
+def _is_in(status: str, name: str) -> bool:
+    """Tell whether a set of signals, by its *name* in a file of the kernel, has the signal."""
+    line = next(line for line in lines_of_kernel_file(status) if line.startswith(name))
+    return bool(int(line.split()[1], 16) >> (DUMP - 1) & 1)
+
+
 def blocking_threads(pid: int) -> frozenset[str]:
     """Return the threads of a process that block the signal: libraries start some that do all their life."""
     found = set()
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            status = lines_of_kernel_file(f"/proc/{pid}/task/{thread}/status")
-            blocked = next(line for line in status if line.startswith("SigBlk:"))
-            if int(blocked.split()[1], 16) >> (DUMP - 1) & 1:
+            if _is_in(f"/proc/{pid}/task/{thread}/status", "SigBlk:"):
                 found.add(thread)
     except (OSError, StopIteration):
         pass  # it has ended
@@ -91,14 +95,10 @@ def blocking_threads(pid: int) -> frozenset[str]:
 
 def answers(pid: int) -> bool:
     """Tell whether a process has a handler for the signal: another one, as one that begins, would die of it."""
-    if not DUMP:
-        return False
     try:
-        status = lines_of_kernel_file(f"/proc/{pid}/status")
-        caught = next(line for line in status if line.startswith("SigCgt:"))
+        return DUMP > 0 and _is_in(f"/proc/{pid}/status", "SigCgt:")
     except (OSError, StopIteration):
         return False
-    return bool(int(caught.split()[1], 16) >> (DUMP - 1) & 1)
 
 
 def write_stacks_to(inherited: InheritedFd) -> None:
