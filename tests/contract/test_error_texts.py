@@ -59,6 +59,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "item 7.model._lock in the task nothing": (lambda pool: pool.map(nothing, [*range(7), Sent()], 4), "lock"),
     "item 1 in the task nothing, of type 'Lock'": (lambda pool: pool.map(nothing, [0, standard_lock()]), "initargs="),
     "item 0 in the task nothing, of type 'Lock'": (lambda pool: [*pool.imap(nothing, [standard_lock()])], "initargs="),
+    "args[1] in the task nothing": (lambda pool: pool.apply(nothing, (lambda: 1, threading.Lock())), "__getstate__"),
     "args[0][1]._lock in the task": (lambda pool: pool.apply(nothing, ([np.ones(200_000), Model()],)), "lock"),
 }
 

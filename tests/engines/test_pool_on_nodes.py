@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from multiprocessing import shared_memory
+from multiprocessing.pool import MaybeEncodingError
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,17 @@ def test_a_refused_task_leaves_the_pool_as_it_was() -> None:
         assert pool.apply(tasks.square, (3,)) == 9
     for end in ends:
         end.close()
+
+
+def test_a_task_and_a_result_that_cannot_be_pickled_are_the_errors_of_a_pool_on_one_machine() -> None:
+    with mp.Pool(1, engine="local") as pool:
+        with pytest.raises(pickle.PicklingError) as raised:
+            pool.map(tasks.square, [1, lambda: 1, [threading.Lock()]], 3)
+        assert "item 2[0] in the task square, of type 'lock'" in raised.value.__notes__[0]
+        with pytest.raises(MaybeEncodingError, match=r"<_thread\.lock|lock object at .*cannot pickle") as raised:
+            pool.apply(threading.Lock)
+        assert "start_method" not in str(raised.value)
+        assert pool.apply(tasks.square, (3,)) == 9
 
 
 def test_an_array_of_several_tasks_goes_to_each_node_once_and_each_task_has_its_own(

@@ -29,7 +29,7 @@ def refuse_what_is_local(thing: Any) -> None:
     is_named = named is not None and isinstance(thing, (named.SharedMemory, named.ShareableList))
     if in_shared_memory or is_named or isinstance(thing, LOCAL_ONLY):
         name = "ctypes objects in shared memory" if in_shared_memory else f"{kind.__name__} objects"
-        raise TypeError(f"{name} cannot reach another machine; leave them out of the arguments")
+        raise TypeError(f"{name} cannot reach another machine; leave them out")
 
 
 def without_file(thing: Any) -> Any:
@@ -80,5 +80,5 @@ def pack_by_value(thing: Any, what: str, least: float = LARGE) -> tuple[bytes, l
     """Pickle *thing* likewise, with its buffers of at least *least* bytes beside the pickle."""
     found = _ByValue(least)
     # The message is dropped with its references: there is no receiver on this machine.
-    data = pickled(dumps, thing, what, "spawn", False, found).data
+    data = pickled(dumps, thing, what, "", False, found).data
     return data, list(found.buffers)

@@ -378,17 +378,24 @@ def _buffers(places: list[Any]) -> list[memoryview]:
     return buffers
 
 
-def can_be_pickled(thing: Any) -> bool:
-    """Return whether a message may contain *thing*: pickle it, and discard the in-flight references."""
-    if child_descriptors.trial.under_way:
-        return True  # the outer trial decides
+def try_to_pickle(dump: Callable[[Any], object], thing: Any) -> None:
+    """Call *dump(thing)* for nobody, and raise its error: references are discarded, and descriptors not duplicated."""
+    before = child_descriptors.trial.under_way
     child_descriptors.trial.under_way = True
     try:
-        pickled(ForkingPickler(io.BytesIO()).dump, thing)
-        return True
+        pickled(dump, thing)
+    finally:
+        child_descriptors.trial.under_way = before
+
+
+def can_be_pickled(thing: Any) -> bool:
+    """Return whether a message may contain *thing*."""
+    if child_descriptors.trial.under_way:
+        return True  # the outer trial decides
+    try:
+        try_to_pickle(ForkingPickler(io.BytesIO()).dump, thing)
     except Exception as error:
         if is_of_handler(error):
             raise
         return False
-    finally:
-        child_descriptors.trial.under_way = False
+    return True

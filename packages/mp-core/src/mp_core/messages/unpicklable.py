@@ -5,27 +5,32 @@ It runs only after an error: the object is pickled again, by Python's own pickle
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import pickle
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
 
-from mp_core.sharing import backend
+from mp_core.messages import pickling
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 LONGEST = 200  # characters of a path
+_SIGN = ", cannot be pickled"
 _REMEDIES = {
     "should only be shared": "pass it to the workers by initializer= and initargs=, or to a Process by args=",
     "lock": "leave it out by __getstate__, and make it again in __setstate__ or in the child",
 }
 
 
-def note(error: BaseException, where: str, **parts: Any) -> None:
+def note(error: BaseException, where: str, definitions: bool = False, /, **parts: Any) -> None:
     """
     Add to *error* which of the named *parts*, or what in it, cannot be pickled; *where* says of what they are parts.
+
+    With *definitions*, functions and classes that have no name travel, as they do in tasks.
 
     Examples
     --------
@@ -35,29 +40,30 @@ def note(error: BaseException, where: str, **parts: Any) -> None:
     >>> error.__notes__[0].partition(";")[0]
     "args[1][0] in the task f, of type 'lock', cannot be pickled"
     """
-    if getattr(error, "_is_placed", False) or isinstance(error, MemoryError):
+    # Once: a pool may pickle a task more than one time, and the error may be that of an inner pool.
+    is_noted = any(isinstance(text, str) and _SIGN in text for text in getattr(error, "__notes__", ()))
+    if is_noted or isinstance(error, MemoryError):
         return
     for name, part in parts.items():
-        found = _find(part)
+        found = _find(part, definitions)
         if found is not None:
             path, thing = found
             path = path if len(path) <= LONGEST else path[:LONGEST] + "…"
-            texts = [f"{name}{path} in {where}, of type {type(thing).__name__!r}, cannot be pickled"]
+            texts = [f"{name}{path} in {where}, of type {type(thing).__name__!r}{_SIGN}"]
             texts += [remedy for sign, remedy in _REMEDIES.items() if sign in str(error)][:1]
             try:
                 error.add_note("; ".join(texts))
-                error._is_placed = True  # type: ignore[attr-defined]
             except Exception:
-                pass  # an exception of the program that takes no attributes
+                pass  # an exception of the program that takes no notes
             return
 
 
-def _find(thing: Any) -> tuple[str, Any] | None:
+def _find(thing: Any, definitions: bool) -> tuple[str, Any] | None:
     """Return the path to what cannot be pickled in *thing*, and that; None if all can."""
     pickler = _Pickler(io.BytesIO(), 5, buffer_callback=lambda _: None)
+    pickler.definitions = definitions
     try:
-        # In a message, whose references are discarded.
-        backend.pickled(pickler.dump, thing)
+        pickling.try_to_pickle(pickler.dump, thing)
     except Exception:
         return _path(pickler.stack), pickler.stack[-1] if pickler.stack else thing
     return None
@@ -66,6 +72,8 @@ def _find(thing: Any) -> tuple[str, Any] | None:
 class _Pickler(pickle._Pickler):
     """Leaves the objects that it was pickling in `stack`, the outermost first."""
 
+    definitions = False
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.stack: list[Any] = []
@@ -73,8 +81,17 @@ class _Pickler(pickle._Pickler):
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         self.stack.append(obj)
-        super().save(obj, save_persistent_id)  # type: ignore[misc]
+        if not (self.definitions and isinstance(obj, FunctionType | type) and _travels(obj)):
+            super().save(obj, save_persistent_id)  # type: ignore[misc]
         self.stack.pop()
+
+
+def _travels(thing: Any) -> bool:
+    try:
+        pickling.try_to_pickle(functools.partial(pickling.pickled_for_task, ForkingPickler.dumps), thing)
+    except Exception:
+        return False
+    return True
 
 
 def _path(stack: list[Any]) -> str:

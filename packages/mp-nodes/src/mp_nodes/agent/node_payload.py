@@ -72,7 +72,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[
     what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
     # The message is dropped with its references: there is no receiver on this machine.
     found = _ForNodes()
-    call = pickled(dumps, (fn, args), what, "spawn", False, found).data
+    call = pickled(dumps, (fn, args), what, "", False, found).data
     views = [buffer.raw() for buffer in found.buffers]
     blocks = [memoryview(block).cast("B") for block in found.blocks]
     # Not inherited(), which would attach this process to a session that no rank enters.

@@ -32,6 +32,14 @@ def is_name(function: Any) -> bool:
 
 def pickled(task: Task, beside: bool) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle the call of a task by value, without the function if the nodes get it apart; large buffers *beside* it."""
+    try:
+        return _pickled(task, beside)
+    except Exception as error:
+        task.place(error)
+        raise
+
+
+def _pickled(task: Task, beside: bool) -> tuple[bytes, list[pickle.PickleBuffer]]:
     function: Any = task.function
     dumps = _beside if beside else _whole
     what = f"a task of {name_of(task)}"

@@ -8,7 +8,7 @@ from typing import Any
 from mp_core.sharing.backend import pickled_by_value, recorders
 from mp_nodes.by_value import dumps_by_value
 from mp_nodes.pool.messages import Packed
-from mp_pool.tasks.task_messages import dump_error, is_plain, name_of
+from mp_pool.tasks.task_messages import dump_error, is_plain, name_of, unsent
 
 
 def begin(initializer: Packed) -> None:
@@ -22,9 +22,10 @@ def run(data: bytes, *buffers: Any) -> tuple[bool, bytes]:
     try:
         function, args, kwds = pickle.loads(data, buffers=buffers)
         _name_task(function, args)
-        return True, dump(function(*args, **(kwds or {})), "the result of a task")
+        value = function(*args, **(kwds or {}))
     except Exception as error:
         return False, dump_error_by_value(error)
+    return _dump_result(value)
 
 
 class Caller:
@@ -40,14 +41,21 @@ class Caller:
             function = self._function.load()
             _name_task(function, args)
             value = function(*args, **(kwds or {})) if mapper is None else mapper((function, *args))
-            return True, dump(value, "the result of a task")
         except Exception as error:
             return False, dump_error_by_value(error)
+        return _dump_result(value)
 
 
 def _name_task(function: Any, args: Any) -> None:
     for recorder in recorders:
         recorder.called = name_of(function, args)
+
+
+def _dump_result(value: Any) -> tuple[bool, bytes]:
+    try:
+        return True, dump(value, "the result of a task")
+    except Exception as error:
+        return False, dump_error_by_value(unsent(error, value))
 
 
 def dump(value: Any, what: str) -> bytes:

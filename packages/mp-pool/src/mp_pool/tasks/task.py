@@ -163,7 +163,7 @@ class Task:
                 try:
                     payload, self.handles = self._dumped(call, definitions)
                 except Exception as error:
-                    self._place(error)
+                    self.place(error)
                     raise
                 self.kind, self.payload = task_messages.RICH, payload
 
@@ -179,19 +179,19 @@ class Task:
             self.shared = None
             return dump_tracked(self._call())
 
-    def _place(self, error: Exception) -> None:
-        """Note in an error of pickling what it was."""
+    def place(self, error: Exception) -> None:
+        """Note in an error of pickling what could not be pickled."""
         from mp_core.messages.unpicklable import note
 
         where = f"the task {name_of(self)}"
         if task_messages.is_mapper(self.function):
             function, items = self.args[0]
             for place, item in enumerate(items, self.position):
-                note(error, where, function=function, **{f"item {place}": item})
+                note(error, where, True, function=function, **{f"item {place}": item})
         elif is_of_many(self):
-            note(error, where, function=self.function, **{f"item {self.position}": self.args[0]})
+            note(error, where, True, function=self.function, **{f"item {self.position}": self.args[0]})
         else:
-            note(error, where, function=self.function, args=self.args, kwds=self.kwds or {})
+            note(error, where, True, function=self.function, args=self.args, kwds=self.kwds or {})
 
     def _call(self) -> tuple[Any, ...]:
         key = () if self.options.call is None else ((self.options.call, self.position),)

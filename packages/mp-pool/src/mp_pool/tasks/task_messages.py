@@ -165,6 +165,19 @@ def dump_error(error: BaseException) -> bytes:
     return pickle.dumps((name, text, inner, reason, take_failed()), _PROTOCOL)
 
 
+def unsent(error: BaseException, value: Any) -> BaseException:
+    """Return what a pool raises for a result that cannot be pickled, for the reason *error*."""
+    try:
+        from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
+    except OSError:
+        return error  # no descriptor is left to import it by
+    try:
+        return MaybeEncodingError(error, value)  # type: ignore[no-any-return]
+    except Exception:
+        text = f"an object of {type(value).__qualname__}"  # its repr() also fails
+        return MaybeEncodingError(error, text)  # type: ignore[no-any-return]
+
+
 def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseException:
     """
     Return the exception of a worker; its `__cause__`, made by *cause*, has the traceback in the worker.

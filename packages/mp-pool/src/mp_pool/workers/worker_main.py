@@ -275,7 +275,8 @@ def _dumped(ring: Any, value: Any, settings: Settings) -> tuple[int, Any]:
     try:
         return task_messages.dump_result(value, ring.dump)
     except caught as error:
-        return task_messages.FAILED, task_messages.dump_error(error if settings.executor else _unsent(error, value))
+        raised = error if settings.executor else task_messages.unsent(error, value)
+        return task_messages.FAILED, task_messages.dump_error(raised)
 
 
 def _run_batch(ring: Any, first: int, payload: Any, settings: Settings, done: int) -> tuple[int, bool]:
@@ -336,18 +337,6 @@ def _keep(ring: Any, number: int, kind: int, payload: Any) -> None:
         ring.send_all(number, task_messages.HAS_FUNCTION, b"")
     elif kind == FORGET:
         function_cache.forget(number)
-
-
-def _unsent(error: BaseException, value: Any) -> BaseException:
-    try:
-        from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
-    except OSError:
-        return error  # no descriptor is left to import it by
-    try:
-        return MaybeEncodingError(error, value)  # type: ignore[no-any-return]
-    except Exception:
-        text = f"an object of {type(value).__qualname__}"  # its repr() also fails
-        return MaybeEncodingError(error, text)  # type: ignore[no-any-return]
 
 
 def _send(ring: Any, number: int, kind: int, data: Any) -> None:
