@@ -268,6 +268,59 @@ static void handles_that_are_kept_for_later_stay_in_flight(void)
     line_close(&line);
 }
 
+static struct line *in_parts;
+static char whole[3 * MPSHM__RING_BYTES];
+
+static void *whole_allocate(void *self, uint64_t nbytes)
+{
+    (void)self;
+    CHECK_EQ(nbytes, sizeof(whole));
+    return whole;
+}
+
+static int prepare_nothing(int may_wait)
+{
+    (void)may_wait;
+    return 0;
+}
+
+static uint64_t begin_in_the_ring(const void *data, uint64_t nbytes)
+{
+    CHECK(data == whole);
+    CHECK_EQ(nbytes, sizeof(whole));
+    CHECK_EQ(mpshm_channel_has_rest(in_parts->writer), 1);
+    return 1;
+}
+
+static void commit_beyond_it(uint64_t number)
+{
+    CHECK_EQ(number, 1);
+    CHECK_EQ(mpshm_channel_has_rest(in_parts->writer), 0);
+}
+
+static void a_message_in_parts_is_noted_before_its_last_part_is_taken(void)
+{
+    static const mpshm_handle_log log = {prepare_nothing, begin_in_the_ring, commit_beyond_it};
+    struct line line = line_open(0);
+    uint64_t taken = 0;
+    mpshm_waiter waiter = {NULL, whole_allocate, received_begin, received_end, NULL, NULL,
+                           0,    &log,           &taken,         NULL};
+    int status;
+
+    in_parts = &line;
+    pid_t pid = fork();
+    if (pid == 0) {
+        mpshm_waiter sender = *WAITER(NULL);
+        sender.carries = 1;
+        _exit(mpshm_channel_send(line.writer, line.to, whole, sizeof(whole), FOREVER, &sender));
+    }
+    CHECK_EQ(mpshm_channel_receive(line.reader, line.from, FOREVER, &waiter), 1);
+    CHECK_EQ(taken, 1);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    line_close(&line);
+}
+
 static void each_note_is_used_again(void)
 {
     struct line line = line_open(0);
@@ -305,6 +358,7 @@ int main(void)
     mpshm_block_release(&block);
     only_the_logs_of_taken_slots_have_memory();
     each_note_is_used_again();
+    a_message_in_parts_is_noted_before_its_last_part_is_taken();
     handles_that_are_kept_for_later_stay_in_flight();
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
     SKIP("a sanitizer multiplies the instructions to step through");

@@ -4,9 +4,25 @@
 #include "base/clock.h"
 #include "channel/channel.h"
 
-/* Under read_lock: 1 when all parts arrived, 0 when the writer gave up or died. */
+/* Move on past the last record of a message of `nbytes` bytes, which is the reader's then: what it
+ * carries is noted in `log`, unless that is NULL, see handle_log.c, Note [A reader that is killed].
+ */
+static void take_last(mpshm_channel *end, const struct mpshm__record *record, const void *message,
+                      uint64_t nbytes, const mpshm_handle_log *log, const mpshm_waiter *waiter)
+{
+    if (log != NULL)
+        *waiter->taken = log->begin(message, nbytes);
+    mpshm__ring_advance(&end->in, record);
+    if (log != NULL)
+        log->commit(*waiter->taken);
+    mpshm__ring_wake_writers(&end->in, record);
+}
+
+/* Under read_lock: 1 when all parts arrived, 0 when the writer gave up or died. A reader that is
+ * killed between the parts leaves the blocks in flight: what it has of the message may end in the
+ * middle of a handle. */
 static int take_parts(mpshm_channel *end, int fd, char *to, uint64_t nbytes,
-                      const mpshm_waiter *waiter)
+                      const mpshm_handle_log *log, const mpshm_waiter *waiter)
 {
     struct mpshm__record record;
     uint64_t done = 0;
@@ -19,8 +35,11 @@ static int take_parts(mpshm_channel *end, int fd, char *to, uint64_t nbytes,
             rc = 0; /* skip_rest() removes it, if it is no message */
         else if (rc > 0) {
             mpshm__ring_copy(&end->in, &record, to + done);
-            mpshm__ring_drop(&end->in, &record);
             done += record.nbytes;
+            if (done < nbytes)
+                mpshm__ring_drop(&end->in, &record);
+            else
+                take_last(end, &record, to, nbytes, log, waiter);
         }
         if (rc <= 0)
             return rc;
@@ -50,27 +69,20 @@ static int take(mpshm_channel *end, int fd, int sizes, const mpshm_handle_log *l
                 return -EBADMSG;
             mpshm__ring_copy(&end->in, &record, &nbytes);
         }
-        int notes = record.carries && log != NULL;
-        if (notes && (rc = log->prepare(0)) < 0)
+        const mpshm_handle_log *notes = record.carries ? log : NULL;
+        if (notes != NULL && notes->prepare(0) < 0)
             return -EINPROGRESS;
         void *to = waiter->allocate(waiter->self, nbytes);
         if (to == NULL)
             return -ENOMEM; /* the message stays */
-        if (record.kind == MPSHM__WHOLE)
+        if (record.kind == MPSHM__WHOLE) {
             mpshm__ring_copy(&end->in, &record, to);
-        if (record.kind == MPSHM__WHOLE && notes)
-            *waiter->taken = log->begin(to, nbytes);
-        mpshm__ring_advance(&end->in, &record);
-        if (record.kind == MPSHM__WHOLE && notes)
-            log->commit(*waiter->taken);
-        mpshm__ring_wake_writers(&end->in, &record);
+            take_last(end, &record, to, nbytes, notes, waiter);
+        } else
+            mpshm__ring_drop(&end->in, &record);
         if (waiter->position != NULL)
             *waiter->position = atomic_load_explicit(&end->in.ring->head, memory_order_relaxed);
-        rc = record.kind == MPSHM__WHOLE ? 1 : take_parts(end, fd, to, nbytes, waiter);
-        /* A reader that is killed between the parts leaves the blocks in flight: what it has of the
-         * message may end in the middle of a handle. */
-        if (record.kind == MPSHM__FIRST && rc == 1 && notes)
-            log->commit(*waiter->taken = log->begin(to, nbytes));
+        rc = record.kind == MPSHM__WHOLE ? 1 : take_parts(end, fd, to, nbytes, notes, waiter);
         if (rc != 0)
             return rc;
     }
