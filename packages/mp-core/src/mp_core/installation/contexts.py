@@ -78,7 +78,7 @@ class _Channels:
         try:
             standard = BaseContext.get_context(self, method)
         except ValueError:
-            methods = ", ".join(map(repr, self.get_all_start_methods()))
+            methods = ", ".join(map(repr, default_context.get_all_start_methods()))
             raise ValueError(f"cannot find context for {method!r}; the start methods here are {methods}") from None
         if method != "fork":
             imports.load("mp_core.children.main_module").receivers_may_differ()
