@@ -223,6 +223,15 @@ def test_mp_spawn_records_its_ranks(tmp_path: Path) -> None:
     assert {"rank 0", "rank 1"} <= names
 
 
+def test_a_program_that_never_imports_multiprocessing_has_a_timeline_too(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print('done')\n")
+    done = run_python("-m", "mp_all", "run", "--timeline", "run.html", "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+    assert "The run took" in done.stderr
+    assert (tmp_path / "run.html").stat().st_size > 1000
+
+
 def test_without_a_timeline_no_module_of_it_is_imported_and_nothing_is_recorded(
     tmp_path: Path, start_method: str
 ) -> None:

@@ -25,7 +25,8 @@ internal names.
 The module concurrent.futures.process imports multiprocessing, and our packages import both. So the replacement waits
 until the outermost of these imports is complete.
 
-A program that never imports multiprocessing imports nothing of ours, and so does the process of the resource tracker.
+A program that never imports multiprocessing imports nothing of ours, unless `mp-all run` is to record a timeline, and
+so does the process of the resource tracker.
 This module is beside the package: importing a module of the package would import multiprocessing.
 """
 
@@ -139,6 +140,8 @@ def start() -> None:
     if not _awaited or _Finder in sys.meta_path or any(each.startswith(_TRACKER) for each in sys.orig_argv):
         return
     sys.meta_path.insert(0, _Finder)
+    if "MP_TIMELINE_PRINT" in os.environ:
+        import mp_core  # noqa: F401  # begins the timeline that `mp-all run` was asked for, whatever the program imports
     if any(name in sys.modules for name in _awaited):
         _thread.executes = True
         try:
