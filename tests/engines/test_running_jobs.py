@@ -105,6 +105,10 @@ def test_a_job_is_a_running_job(make: Make) -> None:
     assert job.join(WITHIN)
 
 
+def test_arguments_may_be_a_list_on_nodes_too() -> None:
+    assert mp_spawn.run(divmod, [2], 2, engine="local") == [(0, 0), (0, 1)]
+
+
 def test_join_returns_false_at_the_timeout_and_terminate_ends_the_ranks(make: Make) -> None:
     job = make(wait_for_ever)
     assert not job.join(0.05)

@@ -23,8 +23,8 @@ METHODS = ", ".join(map(repr, get_all_start_methods()))
         ({"nprocs": -3}, ValueError, "nprocs=-3 is too small; give 1 or more"),
         ({"nprocs": 2.0}, TypeError, "nprocs=2.0 is a float; give an integer"),
         ({"nprocs": "2"}, TypeError, "nprocs='2' is a str; give an integer"),
-        ({"args": [1]}, TypeError, "args is a list, [1]; it must be a tuple, as in args=(x,)"),
-        ({"args": 7}, TypeError, "args is a int, 7; it must be a tuple"),
+        ({"args": "ab"}, TypeError, "args is a str, 'ab'; it must be a tuple or a list, as in args=(x,)"),
+        ({"args": 7}, TypeError, "args is a int, 7; it must be a tuple or a list"),
         ({"start_method": "thread"}, ValueError, f"start_method='thread' is unknown here; give one of {METHODS}"),
         ({"context": "spawn"}, TypeError, "context is 'spawn'; give multiprocessing.get_context(...)"),
         (

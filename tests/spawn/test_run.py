@@ -47,6 +47,10 @@ def test_a_rank_that_was_killed_before_its_result_is_a_failure(start_method: str
         run(ranks.kill_self, (1, signal.SIGKILL), 2, start_method=start_method)
 
 
+def test_arguments_may_be_a_list_as_those_of_a_process_may(start_method: str) -> None:
+    assert run(divmod, [2], 2, start_method=start_method) == [(0, 0), (0, 1)]
+
+
 def test_locks_queues_and_counters_can_be_arguments(start_method: str) -> None:
     ctx = mp.get_context(start_method)
     lock, queue, counter = ctx.Lock(), ctx.SimpleQueue(), mp.shared.zeros(1, int)

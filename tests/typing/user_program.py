@@ -231,6 +231,7 @@ def ranks() -> None:
     assert_type(mp_all.spawn(divmod, (2,), 4), None)
     try:
         mp_all.spawn(divmod, args=(0,), nprocs=2)
+        mp_all.spawn(divmod, args=[0], nprocs=2)
     except mp_all.ProcessRaisedException as error:
         assert_type(error.failures, tuple[mp_all.Failure, ...])
     except mp_all.ProcessExitedException as error:

@@ -13,7 +13,8 @@ from mp_core.children.random_streams import checked_seed
 from mp_core.timeline.remote import events_wanted
 from mp_nodes.agent.node_payload import Shipment, pack
 from mp_nodes.protocol import Engine, Node, Start
-from mp_spawn.jobs.job import Env, check_call, check_options, own_variables
+from mp_spawn.jobs.job import Env, check_options, checked_args, own_variables
+from mp_spawn.jobs.options import Args
 from mp_spawn.output.streams import Streams
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import TERM_TO_KILL
@@ -51,7 +52,7 @@ class Plan:
         cls,
         engine: Engine,
         fn: Callable[..., Any],
-        args: tuple[Any, ...],
+        args: Args,
         nprocs: int,
         *,
         start_method: str | None = "spawn",
@@ -70,7 +71,7 @@ class Plan:
         restarts_all: bool = False,
     ) -> Plan:
         """Check the options and pickle the call, or raise an error that names the wrong option in one line."""
-        check_call(fn, args, nprocs)
+        args = checked_args(fn, args, nprocs)
         check_options(threads_per_rank, max_restarts, output)
         if start_method not in ("spawn", None) or context is not None:
             given = f"context={context!r}" if context is not None else f"start_method={start_method!r}"

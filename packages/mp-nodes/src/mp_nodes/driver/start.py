@@ -8,11 +8,12 @@ from typing import Any
 from mp_nodes.driver.engine_context import EngineContext
 from mp_nodes.driver.plan import Plan
 from mp_nodes.engines.by_name import engine_for
+from mp_spawn.jobs.options import Args
 from mp_spawn.jobs.running_job import end_late
 
 
 def start(
-    engine: Any, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, join: bool, **options: Any
+    engine: Any, fn: Callable[..., Any], args: Args, nprocs: int, join: bool, **options: Any
 ) -> EngineContext | None:
     """Start the ranks on an engine; with *join* wait for them and return None."""
     started = EngineContext(Plan.of(engine_for(engine), fn, args, nprocs, **options))
@@ -25,7 +26,7 @@ def start(
 def run(
     engine: Any,
     fn: Callable[..., Any],
-    args: tuple[Any, ...],
+    args: Args,
     nprocs: int,
     timeout: float | None,
     grace_period: float | None,

@@ -303,23 +303,28 @@ def own_variables(env: Any, rank: int) -> dict[str, str]:
     return dict(given)
 
 
-def check_call(fn: Any, args: Any, nprocs: Any) -> None:
+def checked_args(fn: Any, args: Any, nprocs: Any) -> tuple[Any, ...]:
     """
-    Raise `TypeError`, `ValueError` or `RuntimeError` unless ``fn(rank, *args)`` can be called in *nprocs* ranks.
+    Return *args* as a tuple if ``fn(rank, *args)`` can be called in *nprocs* ranks.
 
-    >>> check_call(print, [1], 2)
+    Otherwise raise `TypeError`, `ValueError` or `RuntimeError`.
+
+    >>> checked_args(print, [1], 2)
+    (1,)
+    >>> checked_args(print, 1, 2)
     Traceback (most recent call last):
-    TypeError: args is a list, [1]; it must be a tuple, as in args=(x,) or args=tuple(args)
+    TypeError: args is a int, 1; it must be a tuple or a list, as in args=(x,)
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}, which cannot be called; give a function of (rank, *args)")
     if current_process().daemon:
         raise RuntimeError("this is a daemonic process, which cannot have children; start it with daemon=False")
-    if not isinstance(args, tuple):
+    if not isinstance(args, tuple | list):
         raise TypeError(
-            f"args is a {type(args).__name__}, {_short(args)}; it must be a tuple, as in args=(x,) or args=tuple(args)"
+            f"args is a {type(args).__name__}, {_short(args)}; it must be a tuple or a list, as in args=(x,)"
         )
     at_least("nprocs", nprocs, 1, "the number of ranks")
+    return tuple(args)
 
 
 def check_start_method(start_method: Any, context: Any) -> None:

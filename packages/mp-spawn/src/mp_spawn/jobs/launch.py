@@ -22,10 +22,10 @@ from mp_spawn.jobs.job import (
     Job,
     Launcher,
     are_descriptors_few,
-    check_call,
     check_options,
     check_room,
     check_start_method,
+    checked_args,
 )
 from mp_spawn.jobs.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.jobs.running_job import RunningJob, end_late
@@ -54,7 +54,7 @@ def launcher_for(start_method: str, context: BaseContext | None, frugal: bool = 
 
 def prepare(
     fn: Callable[..., Any],
-    args: tuple[Any, ...] = (),
+    args: Args = (),
     nprocs: int = 1,
     *,
     daemon: bool = False,
@@ -73,7 +73,7 @@ def prepare(
     restarts_all: bool = False,
 ) -> Job:
     """Return a job that can be started, or raise an error that names the wrong option in one line."""
-    check_call(fn, args, nprocs)
+    args = checked_args(fn, args, nprocs)
     if start_method is None and context is None:
         start_method = get_start_method()
     check_start_method(start_method, context)
@@ -176,7 +176,7 @@ def start_processes(
 ) -> ProcessContext | None: ...
 def start_processes(
     fn: Callable[..., Any],
-    args: tuple[Any, ...] = (),
+    args: Args = (),
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
@@ -202,7 +202,7 @@ def start_processes(
     fn : callable
         Called in each process with its rank, 0 to *nprocs* - 1, and *args*. With cloudpickle installed it may be a
         lambda, or live in a notebook.
-    args : tuple
+    args : tuple or list
         Its arguments after the rank. Arrays in shared memory are shared with every rank.
     nprocs : int
         The number of ranks.
@@ -285,7 +285,7 @@ def spawn(
 ) -> ProcessContext | None: ...
 def spawn(
     fn: Callable[..., Any],
-    args: tuple[Any, ...] = (),
+    args: Args = (),
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
@@ -327,7 +327,7 @@ def spawn(
 
 def run(
     fn: Callable[..., T],
-    args: tuple[Any, ...] = (),
+    args: Args = (),
     nprocs: int = 1,
     *,
     start_method: str | None = "spawn",

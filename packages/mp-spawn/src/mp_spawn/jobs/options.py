@@ -11,7 +11,7 @@ from mp_spawn.jobs.job import Env
 
 Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
 Fn = Callable[..., Any]
-Args = tuple[Any, ...]
+Args = tuple[Any, ...] | list[Any]
 
 
 class Options(TypedDict, total=False):
