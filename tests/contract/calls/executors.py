@@ -9,7 +9,7 @@ from concurrent.futures import as_completed, wait
 from typing import Any
 
 import things
-from outcomes import LONG, kind, make_executor, method, mp, outcome, say
+from outcomes import LONG, make_executor, method, mp, outcome, say
 
 WAYS: dict[str, Callable[..., Any]] = {
     "submit": lambda executor, f, x: executor.submit(f, x).result(LONG),
@@ -21,13 +21,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 
 def calls() -> None:
     with make_executor(2) as executor:
-        for way, call in WAYS.items():
-            for task in things.TASKS:
-                say(f"{way}: {task.__name__}", outcome(call, executor, task, 1))
-            for name, function in things.FUNCTIONS.items():
-                say(f"{way}: {name}", outcome(call, executor, function, 1))
-            for name, make in things.ARGUMENTS.items():
-                say(f"{way}: with {name}", kind(outcome(call, executor, things.same, make())))
+        things.say_all(WAYS, executor)
         say("map of two", outcome(lambda: list(executor.map(divmod, [7, 9], [2, 4]))))
         say("map of uneven ones", outcome(lambda: list(executor.map(divmod, [7, 9], [2]))))
         say("map of none", outcome(lambda: list(executor.map(things.same))))

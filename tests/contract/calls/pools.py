@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import things
-from outcomes import LONG, engine, kind, make_pool, method, mp, outcome, plain, say, steps_of
+from outcomes import LONG, engine, make_pool, method, mp, outcome, plain, say, steps_of
 
 
 def called_back(start: Callable[..., Any]) -> tuple[list[Any], bool]:
@@ -53,13 +53,7 @@ ITERATIONS = "map", "imap", "imap_unordered", "starmap"
 
 def calls() -> None:
     with make_pool(2) as pool:
-        for way, call in WAYS.items():
-            for task in things.TASKS:
-                say(f"{way}: {task.__name__}", outcome(call, pool, task, 1))
-            for name, function in things.FUNCTIONS.items():
-                say(f"{way}: {name}", outcome(call, pool, function, 1))
-            for name, make in things.ARGUMENTS.items():
-                say(f"{way}: with {name}", kind(outcome(call, pool, things.same, make())))
+        things.say_all(WAYS, pool)
         for name in ITERATIONS:
             for what, iterable in things.ITERABLES.items():
                 say(f"{name} of {what}", outcome(in_order, getattr(pool, name), iterable()))

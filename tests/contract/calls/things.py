@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
+from outcomes import kind, outcome, say
 
 
 class Kept(Exception):
@@ -249,3 +250,14 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "a long text": lambda: "x" * 100_000,
     "a deep list": lambda: eval("[" * 50 + "]" * 50),
 }
+
+
+def say_all(ways: dict[str, Callable[..., Any]], pool: Any) -> None:
+    """Tell how each way of a call ends with each task, function and argument."""
+    for way, call in ways.items():
+        for task in TASKS:
+            say(f"{way}: {task.__name__}", outcome(call, pool, task, 1))
+        for name, function in FUNCTIONS.items():
+            say(f"{way}: {name}", outcome(call, pool, function, 1))
+        for name, make in ARGUMENTS.items():
+            say(f"{way}: with {name}", kind(outcome(call, pool, same, make())))
