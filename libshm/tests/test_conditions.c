@@ -247,6 +247,29 @@ static void a_dead_party_breaks_a_barrier(int strategy)
     mpshm_block_release(&barrier);
 }
 
+static void the_last_party_finds_the_dead_that_nobody_saw(int strategy)
+{
+    for (int parties = 2; parties <= 3; parties++) {
+        mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, (uint32_t)parties);
+        pid_t dead = party(&barrier, 1), stopped = 0;
+
+        EVENTUALLY(mpshm_barrier_waiters(&barrier) == 1);
+        if (parties == 3) {
+            stopped = party(&barrier, 1);
+            EVENTUALLY(mpshm_barrier_waiters(&barrier) == 2);
+            kill(stopped, SIGSTOP); /* it cannot look */
+        }
+        kill_and_reap(dead);
+        CHECK_EQ(pass(&barrier), 1);
+        CHECK_EQ(mpshm_barrier_waiters(&barrier), -EPIPE);
+        if (stopped != 0) {
+            kill(stopped, SIGCONT);
+            CHECK_EQ(reap(stopped), 1);
+        }
+        mpshm_block_release(&barrier);
+    }
+}
+
 /* One of many waiters looks for all: those that live, few or many, hear of the dead. */
 static void many_parties_find_the_dead_together(int strategy)
 {
@@ -387,6 +410,7 @@ int main(void)
     run_in_a_session(a_wait_that_returned_from_a_sleep_goes_on);
     run_in_a_session(a_barrier_opens_for_all_round_after_round);
     run_in_a_session(a_dead_party_breaks_a_barrier);
+    run_in_a_session(the_last_party_finds_the_dead_that_nobody_saw);
     run_in_a_session(many_parties_find_the_dead_together);
     run_in_a_session(a_member_that_dies_between_two_rounds_breaks_the_next);
     run_in_a_session(a_last_party_that_dies_before_it_opens_breaks_the_barrier);

@@ -168,6 +168,16 @@ def test_a_killed_party_breaks_a_barrier(ctx: BaseContext, strategy: str) -> Non
         assert [one.says() for one in others] == [0, 0]
 
 
+def test_the_last_party_finds_a_death_that_nobody_saw(ctx: BaseContext, strategy: str) -> None:
+    barrier = ctx.Barrier(2)
+    with children(Child(ctx, users.pass_barrier, barrier, 1, False)) as (dead,):
+        assert until(lambda: barrier.n_waiting == 1)
+        dead.kill()
+        with pytest.raises(threading.BrokenBarrierError):
+            barrier.wait(WITHIN)
+    assert barrier.broken
+
+
 def test_a_party_that_is_killed_between_two_rounds_breaks_the_next(ctx: BaseContext, strategy: str) -> None:
     barrier = ctx.Barrier(2)
     with children(Child(ctx, users.pass_barrier, barrier, 1, True)) as (party,):

@@ -7,7 +7,8 @@
  *
  * What if it dies here
  *
- *   a party that waits          another one sees it, mostly within 100 ms, and breaks the barrier
+ *   a party that waits          another one sees it, mostly within 100 ms, or the last as it arrives,
+ *                               and breaks the barrier
  *   the last, before it opens   likewise
  *   a member between two waits  likewise, if others wait. A member has arrived before and has not
  *                               resigned; a process that has never arrived is not known
@@ -47,6 +48,11 @@ static void unlock(struct mpshm__barrier *b)
     mpshm__unguard(&b->sync.word);
 }
 
+static int has_dead_waiter(struct mpshm__session *session, struct mpshm__barrier *b)
+{
+    return mpshm__wait_list_has_dead(session, &b->list, MPSHM__WAITING, 0);
+}
+
 static int has_dead_party(struct mpshm__session *session, struct mpshm__barrier *b)
 {
     for (int i = 0; i < MPSHM__SLOTS; i++) {
@@ -54,7 +60,7 @@ static int has_dead_party(struct mpshm__session *session, struct mpshm__barrier 
         if (member != 0 && mpshm__owner_is_dead(session, member))
             return 1;
     }
-    return mpshm__wait_list_has_dead(session, &b->list, MPSHM__WAITING, 0);
+    return has_dead_waiter(session, b);
 }
 
 static void break_if_dead(struct mpshm__session *session, struct mpshm__barrier *b)
@@ -79,6 +85,10 @@ static int enter(struct mpshm__session *session, struct mpshm__barrier *b, int *
 {
     uint32_t count = atomic_load(&b->count);
 
+    if (count + 1 == b->sync.max && has_dead_waiter(session, b)) {
+        break_it(b); /* no other has seen it yet, or only the dead wait */
+        return -EPIPE;
+    }
     if (count + 1 < b->sync.max && (*place = mpshm__wait_list_enter(session, &b->list)) < 0)
         return *place;
     if (session->slot >= 0)
