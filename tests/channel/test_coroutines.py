@@ -703,6 +703,23 @@ def test_a_queue_that_is_closed_refuses_as_it_does_in_blocking_calls(run: Run) -
     assert [(type(each), "is closed" in str(each)) for each in run(main())] == [(ValueError, True)] * 3
 
 
+@pytest.mark.parametrize("duplex", [True, False])
+def test_a_pipe_whose_other_end_was_closed_before_its_first_use_ends_as_in_blocking_calls(
+    run: Run, duplex: bool
+) -> None:
+    async def main() -> None:
+        reader, writer = mp.Pipe(duplex)
+        reader.close()
+        with pytest.raises(BrokenPipeError):
+            await writer.asend(1)
+        reader, writer = mp.Pipe(duplex)
+        writer.close()
+        with pytest.raises(EOFError):
+            await reader.arecv()
+
+    run(main())
+
+
 def test_a_pipe_without_a_ring_is_refused_with_what_to_do(tmp_path: Path) -> None:
     program = """
         import asyncio, os, resource

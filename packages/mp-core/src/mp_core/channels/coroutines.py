@@ -35,6 +35,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import select
 import threading
 import time
 import weakref
@@ -300,7 +301,8 @@ async def receive(connection: Any, queue: Any = None) -> Any:
         readers = connection.__dict__.setdefault("_awaited", _Readers())
     reader = readers.get(loop)
     if reader is None:
-        _check_ring(connection)
+        if not _has_ring(connection):
+            return connection.recv()
         reader = _waiters_of(readers, loop, lambda: _Reader(loop))
     if reader.turn.is_long():
         await asyncio.sleep(0)
@@ -311,10 +313,16 @@ async def receive(connection: Any, queue: Any = None) -> Any:
     return await reader.next(connection)
 
 
-def _check_ring(connection: Any) -> None:
+def _has_ring(connection: Any) -> bool:
+    """Return False for a connection that waits for nothing, as its other end is closed; raise if it has no ring."""
     connection._check_closed()
-    if not connection._has_ring():
+    if connection._has_ring():
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), 0)
+    if not poll.poll(0):
         refuse("connection")
+    return False
 
 
 def refuse(what: str) -> NoReturn:
@@ -443,7 +451,9 @@ async def send(connection: Any, obj: Any) -> None:
         senders = connection.__dict__.setdefault("_senders", {})
     sender = senders.get(loop)
     if sender is None:
-        _check_ring(connection)
+        if not _has_ring(connection):
+            connection.send(obj)
+            return
         connection._check_writable()
         sender = _waiters_of(senders, loop, lambda: _Sender(loop))
     if connection._mp_shares is None:
