@@ -92,9 +92,10 @@ def tried(strategy: str) -> str:
 
 def now() -> Iterator[tuple[str, str]]:
     """Yield the other sessions of this user, their managers, and leftovers of crashes."""
-    own = {segment.session for segment in mp_all.list_segments() if segment.owner == os.getpid()}
-    sessions = [session for session in _sessions.sessions() if session.name not in own]
+    sessions = _sessions.sessions()  # before this process looks into them, and makes them live
     segments = mp_all.list_segments()
+    own = {segment.session for segment in segments if segment.owner == os.getpid()}
+    sessions = [session for session in sessions if session.name not in own]
     for session in sessions:
         inside = [segment for segment in segments if segment.session == session.name]
         holders = {pid for segment in inside for pid in segment.holders}
@@ -118,16 +119,18 @@ def devices() -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
+    has_libshm = machine.has_libshm()
+    found = [*now()] if has_libshm else []  # first: who tries to share removes what a crash has left
     facts = [
         ("versions", versions),
         ("extras", extras),
         ("sharing", sharing),
         ("limits", limits),
-        ("shared now", now),
+        ("shared now", lambda: iter(found)),
         ("CUDA", devices),
     ]
-    if not machine.has_libshm():
-        facts = [fact for fact in facts if fact[1] not in (limits, now)]  # of shared memory, from files of Linux
+    if not has_libshm:  # these are of shared memory, from files of Linux
+        facts = [fact for fact in facts if fact[0] not in ("limits", "shared now")]
     for title, rows in facts:
         print(title)
         for name, value in rows():
