@@ -83,6 +83,14 @@ def test_a_with_statement_shows_the_warning_at_its_own_line(kind: str) -> None:
     assert [Path(w.filename).name for w in caught] == [Path(__file__).name]
 
 
+def test_the_value_of_a_killed_process_shows_the_warning_at_the_line_that_reads_it() -> None:
+    ctx = mp.get_context("fork")
+    value = ctx.Value("i", 3)
+    with held_by_a_killed_process(ctx, value.get_lock()), pytest.warns(mp.OwnerDiedWarning) as caught:
+        assert value.value == 3
+    assert [Path(w.filename).name for w in caught] == [Path(__file__).name]
+
+
 def test_a_warning_that_is_an_error_leaves_the_lock_free() -> None:
     ctx = mp.get_context("fork")
     lock = ctx.Lock()

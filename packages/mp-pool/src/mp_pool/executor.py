@@ -76,8 +76,8 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         The context that starts the processes; by default that of the default start method, with *max_tasks_per_child*
         ``spawn``.
     initializer : callable, optional
-        Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row, all tasks
-        fail with ``BrokenProcessPool``, whose ``__cause__`` is its exception.
+        Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row (ten times,
+        if the worker is killed), all tasks fail with ``BrokenProcessPool``, whose ``__cause__`` is its exception.
     initargs : tuple, optional
         Arguments of *initializer*.
     max_tasks_per_child : int, optional

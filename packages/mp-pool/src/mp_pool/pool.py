@@ -53,8 +53,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
     processes : int, optional
         Number of workers; by default one for each processor.
     initializer : callable, optional
-        Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row, all tasks of
-        the pool fail with its exception.
+        Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row (ten times,
+        if the worker is killed), all tasks of the pool fail with its exception.
     initargs : tuple, optional
         Arguments of *initializer*.
     maxtasksperchild : int, optional

@@ -160,5 +160,8 @@ def _outside(frame: FrameType) -> tuple[int, FrameType]:
 
 def _is_between(frame: FrameType) -> bool:
     """Tell whether the frame lies between a user's line and a warning about it."""
-    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    name = frame.f_globals.get("__name__")
+    if name is None:
+        return True  # code that a library has made, as the properties of multiprocessing.sharedctypes
+    package = name.partition(".")[0]
     return package in OURS or package in _STANDARD or package in packages.registered()

@@ -72,8 +72,8 @@ class timeline:
         text = os.fspath(path)
         if not isinstance(text, str) or not text.endswith((".html", ".json")):
             raise ValueError(f"the timeline {text!r} must end in .html, for a browser, or .json, for Perfetto")
-        if not 1 <= events <= _MOST_EVENTS:
-            raise ValueError(f"a timeline keeps 1 to {_MOST_EVENTS} events of each process, not {events}")
+        if not isinstance(events, int) or not 1 <= events <= _MOST_EVENTS:
+            raise ValueError(f"a timeline keeps 1 to {_MOST_EVENTS} events of each process, not {events!r}")
         if not machine.has_libshm():
             raise OSError(f"a timeline needs libshm, and this is {machine.name()}, where it does not run")
         self.path = os.path.abspath(text)
