@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "channel.h"
+#include "channel/channel.h"
 
 enum { FOREVER = -1, SECOND = 1000000000 };
 
@@ -238,6 +239,35 @@ static void user_of_a_queue_killed(void (*act)(struct line *), int before, long 
     }
 }
 
+static void a_message_that_its_dead_writer_has_sent_whole_counts(void)
+{
+    struct line line = line_open(0);
+    int status;
+
+    mpshm_channel_set_bound(line.writer, BOUND);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct mpshm__ring *ring = line.writer->out.ring;
+        mpshm_channel_begin_reservations(line.writer);
+        mpshm_channel_reserve(line.writer, line.to, WAITER(NULL));
+        mpshm_channel_send_reserved(line.writer, line.to, large, LARGE_BYTES, WAITER(NULL));
+        mpshm_channel_end_reservations(line.writer);
+        pthread_mutex_lock(&ring->write_lock);
+        ring->large = 1; /* as it is until the send has woken the reader */
+        raise(SIGKILL);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(put_number(&line, AFTER, 0), 0);
+    CHECK_EQ(mpshm_channel_messages(line.writer, line.to, WAITER(NULL)), 2);
+    CHECK_EQ(receive_number(&line, 0), CHILDS);
+    CHECK_EQ(receive_number(&line, 0), AFTER);
+    CHECK_EQ(mpshm_channel_messages(line.writer, line.to, WAITER(NULL)), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(mpshm_channel_task_done(line.writer), 0);
+    CHECK_EQ(mpshm_channel_join(line.writer, line.to, 0, WAITER(NULL)), 0);
+    line_close(&line);
+}
+
 int main(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -268,6 +298,7 @@ int main(void)
     reader_killed(SMALL, 1, 1000000);
     reader_killed(SMALL, 0, 0);
     reader_killed(LARGE_BYTES, 1, 200);
+    a_message_that_its_dead_writer_has_sent_whole_counts();
     user_of_a_queue_killed(act_put, 0, 1000000);
     user_of_a_queue_killed(act_put, 2, 0);
     user_of_a_queue_killed(act_put_reserved, 0, 5000);

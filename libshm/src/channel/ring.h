@@ -31,6 +31,7 @@
  *   writer, before it moved tail                nothing          `sent` is as `last` tells
  *   writer, the message is begun in `wakeup`    a whole message  it is published: wakeup.c
  *   writer, between the records of one message  a part           `large` is set: an ABORTED record
+ *   writer, after the last record of it         a whole message  the tail is at `large_end`: nothing
  *   reader, before it moved head                the message      the next reader takes it
  *   reader, between the records of one message  MORE records     the next reader skips them
  *   reader, ARMED is set, the byte not taken    a byte too many  DOUBT is set: wakeup.c
@@ -69,8 +70,9 @@ struct mpshm__ring {
     _Atomic uint64_t sent;        /* messages begun so far, */
     uint64_t last;                /* and where the last record begins; see mpshm__ring_recount */
     _Atomic uint64_t aborts; /* messages of those that ended before all their bytes were there */
-    uint64_t sent_before_large, aborts_before_large; /* while `large` is set */
-    _Atomic uint64_t aborts_end;                     /* where the last ABORTED record ends */
+    uint64_t sent_before_large, aborts_before_large; /* while `large` is set, */
+    uint64_t large_end; /* and, from the last record on, where the message ends; 0 before */
+    _Atomic uint64_t aborts_end; /* where the last ABORTED record ends */
     /* Moved under read_lock. */
     _Alignas(64) _Atomic uint64_t head;
     _Atomic uint32_t room_wanted;  /* 1: writers sleep on this word until there is room, */
@@ -97,7 +99,7 @@ struct mpshm__reservations {
 };
 
 /* The layout's number, and what else both processes must agree on. */
-#define MPSHM__CHANNEL_MAGIC (0x6d70636800000007u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+#define MPSHM__CHANNEL_MAGIC (0x6d70636800000008u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
 
 struct mpshm__channel {
     uint64_t magic;

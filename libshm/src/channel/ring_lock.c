@@ -35,6 +35,10 @@ void mpshm__abort_message(struct mpshm__view *view)
 
     if (!ring->large)
         return;
+    if (atomic_load(&ring->tail) == ring->large_end) { /* it is whole */
+        ring->large = 0;
+        return;
+    }
     if (mpshm__ring_room(ring) >= 0) {
         uint64_t to = mpshm__ring_write(view, (struct mpshm__record){.kind = MPSHM__ABORTED}, NULL);
         mpshm__wakeup_begin(ring, to);

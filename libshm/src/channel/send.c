@@ -46,6 +46,8 @@ static int put(mpshm_channel *end, int fd, struct mpshm__record record, const vo
     if (rc < 0)
         return rc;
     uint64_t to = mpshm__ring_write(&end->out, record, payload);
+    if (ends && !begins)
+        end->out.ring->large_end = to;
     /* From the wake-up on a reader may publish it: see wakeup.c. */
     if (ends && waiter->carries && waiter->leave != NULL)
         waiter->leave(waiter->self);
@@ -97,6 +99,7 @@ static int send_parts(mpshm_channel *end, int fd, const struct outgoing *message
         return rc;
     end->out.ring->sent_before_large = atomic_load(&end->out.ring->sent);
     end->out.ring->aborts_before_large = atomic_load(&end->out.ring->aborts);
+    end->out.ring->large_end = 0;
     atomic_signal_fence(memory_order_release);
     end->out.ring->large = 1;
     rc = put(end, fd, record, &nbytes, message, waiter);
