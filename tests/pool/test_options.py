@@ -126,7 +126,7 @@ def test_an_initializer_that_always_dies_ends_the_pool(kind: str, ctx: BaseConte
         error = tasks.outcome(pool.submit(tasks.square, 2))
         error = error.__cause__ if kind == "executor" else error
         assert isinstance(error, mp.WorkerLostError)
-        assert (error.exitcode, error.function) == (3, "its initializer")
+        assert (error.exitcode, error.function) == (3, "its start or initializer")
 
 
 @both

@@ -14,8 +14,8 @@
  *
  *   Killed after 1, the message is still in the ring, and the next reader takes it. The reaper does
  *   not see the ring, so it leaves the blocks of an ABOUT note alone.
- *   Killed after 2, or after 4, the message stays in flight until the session ends: a leak, within
- *   two stores of each other, where the other order would free a block that is received.
+ *   Killed after 2, or after 4, the message stays in flight until the session ends: a leak, in some
+ *   instructions for each handle, where the other order would free a block that is received.
  *   Killed after 3, the reaper clears the bit.
  *   The reaper is killed: it has removed a note before it clears the bit, so its successor does not
  *   clear it a second time, when it may stand for another message.
@@ -34,7 +34,7 @@
  *                  begins the wake-up                       4   a reader may have it: wakeup.c
  *                  moves the ring's tail                    5   the message is a reader's
  *
- *   Killed after 1, or after 3: a leak, within two stores of each other.
+ *   Killed after 1, or after 3: a leak, in some hundred instructions for each handle.
  *   Killed after 2, the reaper clears the bit.
  *   Killed after 4, a reader or the next writer moves the tail in its place. So the note goes
  *   before the wake-up, and not before the tail: the reaper would clear the bit of a message that

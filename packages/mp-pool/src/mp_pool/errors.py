@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: Said of a worker that runs its initializer, or has not come to it.
-OF_A_START = "its initializer"
+OF_A_START = "its start or initializer"
 
 
 class WorkerLostError(ProcessError):
