@@ -127,8 +127,15 @@ def test_a_cancelled_task_never_runs_and_any_other_runs_once(ctx: BaseContext, t
             if by == "handler":
                 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
             thread.start()
+            # Fast workers could begin each task before anybody cancels it: they wait until one is cancelled.
+            gate = tmp_path / "gate"
+            for _ in range(2):
+                executor.submit(tasks.wait_for, str(gate))
             for number in range(COUNT):
                 futures.append(executor.submit(tasks.count, number))
+                if number == 200:
+                    assert until(lambda: any(future.cancelled() for future in futures), tasks.PATIENCE)
+                    gate.touch()
             outcomes = [tasks.outcome(lambda future=future: future.result(tasks.PATIENCE)) for future in futures]
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -143,4 +150,3 @@ def test_a_cancelled_task_never_runs_and_any_other_runs_once(ctx: BaseContext, t
             assert outcome.pid in killed and ran[number] <= 1
         else:
             assert outcome == number and ran[number] == 1
-    assert any(future.cancelled() for future in futures)
