@@ -62,6 +62,8 @@ def test_a_call_ends_as_in_the_standard_library(program: str, start_method: str,
 
 
 def test_a_call_of_a_pool_on_nodes_ends_as_on_one_machine() -> None:
-    there = lines("pools", "multiprocessing", "spawn")
+    there = dict(lines("pools", "multiprocessing", "spawn"))
     here = lines("pools", "mp_all", "spawn", "local")
-    compare(here, {name: there[name] for name in there if name in here}, DIFFERENCES["pools"] | ON_NODES)
+    for name in ("a timeout", "not ready", "ready"):  # an event of this machine holds their tasks
+        del there[name]
+    compare(here, there, DIFFERENCES["pools"] | ON_NODES)

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 
 import mp_all
@@ -119,19 +119,12 @@ def devices() -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    has_libshm = machine.has_libshm()
-    found = [*now()] if has_libshm else []  # first: who tries to share removes what a crash has left
-    facts = [
-        ("versions", versions),
-        ("extras", extras),
-        ("sharing", sharing),
-        ("limits", limits),
-        ("shared now", lambda: iter(found)),
-        ("CUDA", devices),
-    ]
-    if not has_libshm:  # these are of shared memory, from files of Linux
-        facts = [fact for fact in facts if fact[0] not in ("limits", "shared now")]
-    for title, rows in facts:
+    facts: dict[str, Iterable[tuple[str, str]]] = {"versions": versions(), "extras": extras(), "sharing": sharing()}
+    if machine.has_libshm():  # these are of shared memory, from files of Linux
+        # Looked at first: who tries to share, as `sharing` does, removes what a crash has left.
+        facts |= {"limits": limits(), "shared now": [*now()]}
+    facts["CUDA"] = devices()
+    for title, rows in facts.items():
         print(title)
-        for name, value in rows():
+        for name, value in rows:
             print(f"  {name:<22}{value}")
