@@ -18,6 +18,15 @@ from support.waiting import until
 from mp_nodes.driver.engine_context import EngineContext
 
 WHERE = {"one machine": [], "two nodes": ["--engine", "local", "--nnodes", "2"]}
+# The end of a program of two ranks, with a folder and an exit code as its arguments: a rank that fails ends the other,
+# which may not have come that far yet.
+EXIT_TOGETHER = """
+import os, sys, time
+open(f"{sys.argv[1]}/{os.environ['RANK']}", "x").close()
+while not all(os.path.exists(f"{sys.argv[1]}/{rank}") for rank in range(2)):
+    time.sleep(0.01)
+sys.exit(int(sys.argv[2]))
+"""
 
 
 @pytest.fixture(params=WHERE)
@@ -51,9 +60,10 @@ def outcome(*arguments: str, **variables: str) -> tuple[int, bytes, bytes]:
         return process.returncode, out, err
 
 
-def test_captured_output_is_written_as_it_came(where: list[str]) -> None:
-    code = "import os, sys; os.write(1, b'\\xff\\xc3\\xa4\\n'); sys.exit(7)"
-    found = outcome(*where, "-n", "2", "--output", "capture", "-c", code, PYTHONIOENCODING="ascii")
+def test_captured_output_is_written_as_it_came(where: list[str], tmp_path: Path) -> None:
+    code = f"import os; os.write(1, b'\\xff\\xc3\\xa4\\n')\n{EXIT_TOGETHER}"
+    options = ["-n", "2", "--output", "capture", "-c", code, str(tmp_path), "7"]
+    found = outcome(*where, *options, PYTHONIOENCODING="ascii")
     assert found[:2] == (7, b"\xff\xc3\xa4\n" * 2), found
 
 
@@ -72,7 +82,8 @@ def test_a_full_disk_ends_a_file_with_a_word_and_the_exit_code_is_that_of_the_ra
     options = ["--log-dir", str(tmp_path), *(["--tee", "3"] if option == "--tee" else [])]
     if option == "--log-dir" and not where:
         pytest.skip("the rank itself has the file")
-    found, _, err = outcome(*where, "-n", "2", *options, "-c", f"import sys; print('x' * 1000); sys.exit({code})")
+    text = f"print('x' * 1000, flush=True)\n{EXIT_TOGETHER}"
+    found, _, err = outcome(*where, "-n", "2", *options, "-c", text, str(tmp_path), str(code))
     assert found == code, err
     assert err.count(b"the file of the stdout of rank 0 ends here") == 1, err
     assert b"Traceback" not in err
