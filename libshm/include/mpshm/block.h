@@ -39,8 +39,15 @@ typedef struct {
  * MPSHM_NOWAIT for -EAGAIN instead of a conversation with the manager or a wait for the lock. A
  * process that has allocated and received before seldom needs the manager, so a binding may first
  * try with MPSHM_NOWAIT and let other threads run only while it really waits. MPSHM_LASTING for a
- * message that does not expire. */
-enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2, MPSHM_COPY = 4, MPSHM_LASTING = 8 };
+ * message that does not expire. MPSHM_NOTED for a message that is made for a ring: it is discarded
+ * if this process is killed before the message is there (see mpshm_handle_log_drop). */
+enum mpshm_flags {
+    MPSHM_ZEROED = 1,
+    MPSHM_NOWAIT = 2,
+    MPSHM_COPY = 4,
+    MPSHM_LASTING = 8,
+    MPSHM_NOTED = 16,
+};
 
 /* Allocate `nbytes` (0 is allowed), aligned to 64 bytes, and to a page from 32 KiB on. The caller
  * releases it. A free block with its pages is used again without a system call. -ENOMEM or -ENOSPC
@@ -54,7 +61,7 @@ void mpshm_block_write(const mpshm_block *block, const void *from, uint64_t nbyt
 
 /* Write a handle, MPSHM_HANDLE_SIZE bytes for one receiver, to `handle`. The block is in flight
  * until it is received, and stays alive even if this process dies. The caller keeps its own
- * reference. `flags` are 0, MPSHM_LASTING and MPSHM_COPY. The latter says that the bytes were
+ * reference. `flags` are MPSHM_LASTING, MPSHM_NOTED and MPSHM_COPY. The latter says that the bytes were
  * copied for this receiver and need not be shared, so a receiver that cannot share memory may take
  * them by value, with mpshm_block_read. */
 int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle);

@@ -27,10 +27,10 @@ const mpshm_handle_log *mpshm_own_handle_log(void);
  * program keeps their handles. */
 void mpshm_handle_log_end(uint64_t number);
 
-/* Note a handle that is made for a ring: its message is discarded if this process is killed before
- * the message is there. drop: remove the note, before another process can get the handle. */
-void mpshm_handle_log_hold(const unsigned char *handle);
-void mpshm_handle_log_drop(const unsigned char *handle);
+/* Remove the notes of handles that were made with MPSHM_NOTED, MPSHM_DROPPED at most, before another
+ * process can get one of them. */
+enum { MPSHM_DROPPED = 256 };
+void mpshm_handle_log_drop(const unsigned char *const *handles, int count);
 
 /* The functions that a call needs of its binding. `allocate` returns memory for a message of that
  * size, or NULL to leave the message in the ring (-ENOMEM); it is called again if the message's

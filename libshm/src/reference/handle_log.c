@@ -14,8 +14,8 @@
  *
  *   Killed after 1, the message is still in the ring, and the next reader takes it. The reaper does
  *   not see the ring, so it leaves the blocks of an ABOUT note alone.
- *   Killed after 2, or after 4, the message stays in flight until the session ends: a leak, in some
- *   instructions for each handle, where the other order would free a block that is received.
+ *   Killed after 2, or after 4, the message stays in flight until the session ends: a leak, where
+ *   the other order would free a block that is received. Only stores stand between the two.
  *   Killed after 3, the reaper clears the bit.
  *   The reaper is killed: it has removed a note before it clears the bit, so its successor does not
  *   clear it a second time, when it may stand for another message.
@@ -28,21 +28,23 @@
  *   in the ring. A writer may wait for room, or for a place in a queue, as long as the readers
  *   like.
  *
- *        writer    sets the in-flight bit                   1
+ *        writer    writes the note: ABOUT
+ *                  sets the in-flight bit                   1
  *                  note: HELD                               2   it pickles the rest, and waits
- *                  note: FREE                               3
+ *                  notes of all handles: FREE               3
  *                  begins the wake-up                       4   a reader may have it: wakeup.c
  *                  moves the ring's tail                    5   the message is a reader's
  *
- *   Killed after 1, or after 3: a leak, in some hundred instructions for each handle.
+ *   Killed after 1, or after 3: a leak, in a few instructions for each handle. So the notes of all
+ *   handles are found before the first of them is removed.
  *   Killed after 2, the reaper clears the bit.
  *   Killed after 4, a reader or the next writer moves the tail in its place. So the note goes
  *   before the wake-up, and not before the tail: the reaper would clear the bit of a message that
  *   is read. A queue may have any number of messages that wait for room. Most carry blocks that
  *   were made for them, and have no other message: there the note is the writer's slot in the
- *   block's own record (struct mpshm__sent), which stays behind when a message is discarded, and
- *   then means nothing. A message that is made for anything but a ring has no note: a process may
- *   send its bytes before it could remove one.
+ *   block's own record (struct mpshm__sent), written before the bit, without which it means nothing.
+ *   A message that is made for anything but a ring has no note: a process may send its bytes before
+ *   it could remove one.
  *
  * A child of a fork has no notes. There is none either in a process without a slot, for a handle of
  * another session, and beyond MPSHM__LOGGED handles. */
@@ -81,24 +83,15 @@ static int prepare(int may_wait)
     return err;
 }
 
-/* The first note in use from `i` on; -1 when there is none. */
-static int next_note(int i)
-{
-    for (int w = i / 64; w < MPSHM__LOGGED / 64; w++) {
-        uint64_t used = atomic_load(&OWN.used[w]);
-        if (w == i / 64)
-            used &= UINT64_MAX << i % 64;
-        if (used != 0)
-            return w * 64 + __builtin_ctzll(used);
-    }
-    return -1;
-}
+/* Each note in use. A few instructions each: a kill leaks between two of them. */
+#define FOR_EACH_NOTE(i)                                                                           \
+    for (int w = 0, i; w < MPSHM__LOGGED / 64; w++)                                                \
+        for (uint64_t u = atomic_load_explicit(&OWN.used[w], memory_order_relaxed);                \
+             u != 0 && (i = w * 64 + __builtin_ctzll(u), 1); u &= u - 1)
 
-#define FOR_EACH_NOTE(i) for (int i = next_note(0); i >= 0; i = next_note(i + 1))
-
-static void remove_note(struct mpshm__logged *notes, int i)
+/* A free note may be used again. */
+static void return_note(int i)
 {
-    atomic_store(&notes[i].state, MPSHM__HANDLE_FREE);
     atomic_store(&OWN.number[i], 0);
     atomic_fetch_and(&OWN.used[i / 64], ~((uint64_t)1 << i % 64));
 }
@@ -118,8 +111,8 @@ static int claim(uint64_t number)
     return -1;
 }
 
-static int note(struct mpshm__logged *notes, const struct mpshm__handle *handle, uint64_t number,
-                uint32_t state)
+/* Write a note that counts for nothing yet: its place, or -1. */
+static int note(struct mpshm__logged *notes, const struct mpshm__handle *handle, uint64_t number)
 {
     int i = claim(number);
 
@@ -128,10 +121,9 @@ static int note(struct mpshm__logged *notes, const struct mpshm__handle *handle,
     atomic_store_explicit(&notes[i].segment, handle->segment, memory_order_relaxed);
     atomic_store_explicit(&notes[i].segment_index, handle->segment_index, memory_order_relaxed);
     atomic_store_explicit(&notes[i].block, handle->block, memory_order_relaxed);
-    atomic_store_explicit(&notes[i].message, handle->generation << 8 | handle->message,
-                          memory_order_relaxed);
-    atomic_store_explicit(&notes[i].state, state, memory_order_release);
-    return 0;
+    mpshm__handle_log_choose(&notes[i], handle);
+    atomic_store_explicit(&notes[i].state, MPSHM__HANDLE_ABOUT, memory_order_release);
+    return i;
 }
 
 static uint64_t begin(const void *data, uint64_t nbytes)
@@ -153,7 +145,7 @@ static uint64_t begin(const void *data, uint64_t nbytes)
         at += sizeof(handle) - 1;
         if (number == 0)
             number = atomic_fetch_add(&last, 1) + 1;
-        if (note(notes, &handle, number, MPSHM__HANDLE_ABOUT) < 0)
+        if (note(notes, &handle, number) < 0)
             break;
     }
     return number;
@@ -165,8 +157,8 @@ static void commit(uint64_t number)
 
     if (notes != NULL && number != 0)
         FOR_EACH_NOTE (i)
-            if (atomic_load(&OWN.number[i]) == number)
-                atomic_store(&notes[i].state, MPSHM__HANDLE_HELD);
+            if (atomic_load_explicit(&OWN.number[i], memory_order_relaxed) == number)
+                mpshm__handle_log_hold(&notes[i]);
 }
 
 void mpshm_handle_log_end(uint64_t number)
@@ -175,8 +167,10 @@ void mpshm_handle_log_end(uint64_t number)
 
     if (notes != NULL && number != 0)
         FOR_EACH_NOTE (i)
-            if (atomic_load(&OWN.number[i]) == number)
-                remove_note(notes, i);
+            if (atomic_load(&OWN.number[i]) == number) {
+                atomic_store(&notes[i].state, MPSHM__HANDLE_FREE);
+                return_note(i);
+            }
 }
 
 /* The mark of the only message of a block, whose bytes were copied for it; NULL for another handle.
@@ -185,7 +179,7 @@ static _Atomic uint16_t *mark_of(const struct mpshm__handle *handle)
 {
     const struct mpshm__session *session = mpshm__sessions[0];
 
-    if (!handle->copied || session->slot < 0)
+    if (!handle->copied || session == NULL || session->slot < 0)
         return NULL;
     struct mpshm__segment *segment = session->segments[handle->segment_index];
     return segment == NULL || segment->nonce[0] != handle->segment
@@ -193,66 +187,78 @@ static _Atomic uint16_t *mark_of(const struct mpshm__handle *handle)
                : &segment->sent[handle->block].writer;
 }
 
-static int parse_own(const unsigned char *bytes, struct mpshm__handle *handle)
+struct mpshm__logged *mpshm__handle_log_note(const struct mpshm__handle *handle)
 {
-    return mpshm__handle_parse(bytes, MPSHM_HANDLE_SIZE, handle) == 0 &&
-           mpshm__is_own_session(handle->session);
-}
-
-void mpshm_handle_log_hold(const unsigned char *bytes)
-{
-    struct mpshm__handle handle;
-
-    if (!parse_own(bytes, &handle))
-        return;
-    _Atomic uint16_t *mark = mark_of(&handle);
-    if (mark != NULL)
-        atomic_store(mark, (uint16_t)(mpshm__sessions[0]->slot + 1));
-    else if (prepare(0) == 0)
-        note(atomic_load(&OWN.of_slot), &handle, 0, MPSHM__HANDLE_HELD);
-}
-
-static int is_of(const struct mpshm__logged *note, uint64_t nonce, uint32_t index, uint32_t block,
-                 uint32_t message)
-{
-    return atomic_load_explicit(&note->block, memory_order_relaxed) == block &&
-           atomic_load_explicit(&note->message, memory_order_relaxed) == message &&
-           atomic_load_explicit(&note->segment_index, memory_order_relaxed) == index &&
-           atomic_load_explicit(&note->segment, memory_order_relaxed) == nonce;
-}
-
-static void forget(const struct mpshm__handle *handle)
-{
+    if (!mpshm__is_own_session(handle->session) || prepare(0) < 0)
+        return NULL;
     struct mpshm__logged *notes = atomic_load(&OWN.of_slot);
+    int i = note(notes, handle, 0);
+    return i < 0 ? NULL : &notes[i];
+}
+
+static int is_of(const struct mpshm__logged *note, const struct mpshm__handle *handle)
+{
+    return atomic_load_explicit(&note->block, memory_order_relaxed) == handle->block &&
+           atomic_load_explicit(&note->message, memory_order_relaxed) ==
+               (handle->generation << 8 | handle->message) &&
+           atomic_load_explicit(&note->segment_index, memory_order_relaxed) ==
+               handle->segment_index &&
+           atomic_load_explicit(&note->segment, memory_order_relaxed) == handle->segment;
+}
+
+/* The place of the note of a handle of this session; -1 when it has none. */
+static int find(const struct mpshm__handle *handle)
+{
+    const struct mpshm__logged *notes = atomic_load(&OWN.of_slot);
 
     if (notes != NULL)
         FOR_EACH_NOTE (i)
-            if (is_of(&notes[i], handle->segment, handle->segment_index, handle->block,
-                      handle->generation << 8 | handle->message) &&
-                atomic_load(&notes[i].state) != MPSHM__HANDLE_FREE) {
-                remove_note(notes, i);
-                return;
-            }
+            if (is_of(&notes[i], handle) && atomic_load(&notes[i].state) != MPSHM__HANDLE_FREE)
+                return i;
+    return -1;
 }
 
-void mpshm__handle_log_forget(const struct mpshm__segment *segment,
-                              const struct mpshm__handle *handle)
+int mpshm__handle_log_receive(struct mpshm__segment *segment, const struct mpshm__handle *handle)
 {
-    if (mpshm__is_own_session(segment->session->id))
-        forget(handle);
+    struct mpshm__block *block = &segment->blocks[handle->block];
+    int note = mpshm__is_own_session(segment->session->id) ? find(handle) : -1;
+
+    if (note < 0)
+        return mpshm__clear_in_flight(block, handle->message);
+    atomic_store(&atomic_load(&OWN.of_slot)[note].state, MPSHM__HANDLE_FREE);
+    int err = mpshm__clear_in_flight(block, handle->message);
+    return_note(note);
+    return err;
 }
 
-void mpshm_handle_log_drop(const unsigned char *bytes)
+void mpshm_handle_log_drop(const unsigned char *const *handles, int count)
 {
-    struct mpshm__handle handle;
+    struct mpshm__logged *notes = atomic_load(&OWN.of_slot);
+    _Atomic uint16_t *marks[MPSHM_DROPPED];
+    _Atomic uint32_t *states[MPSHM_DROPPED];
+    uint64_t used[MPSHM__LOGGED / 64] = {0};
+    int marked = 0, noted = 0;
 
-    if (!parse_own(bytes, &handle))
-        return;
-    _Atomic uint16_t *mark = mark_of(&handle);
-    if (mark != NULL)
-        atomic_store(mark, 0);
-    else
-        forget(&handle);
+    for (int i = 0; i < count; i++) {
+        struct mpshm__handle handle;
+        if (mpshm__handle_parse(handles[i], MPSHM_HANDLE_SIZE, &handle) < 0 ||
+            !mpshm__is_own_session(handle.session))
+            continue;
+        _Atomic uint16_t *mark = mark_of(&handle);
+        int k = mark == NULL ? find(&handle) : -1;
+        if (mark != NULL)
+            marks[marked++] = mark;
+        else if (k >= 0) {
+            states[noted++] = &notes[k].state;
+            used[k / 64] |= (uint64_t)1 << k % 64;
+        }
+    }
+    for (int i = 0; i < marked; i++)
+        atomic_store_explicit(marks[i], 0, memory_order_release);
+    for (int i = 0; i < noted; i++)
+        atomic_store_explicit(states[i], MPSHM__HANDLE_FREE, memory_order_release);
+    for (int w = 0; noted > 0 && w < MPSHM__LOGGED / 64; w++)
+        atomic_fetch_and(&OWN.used[w], ~used[w]); /* `number` is 0 */
 }
 
 const mpshm_handle_log *mpshm_own_handle_log(void)

@@ -7,9 +7,27 @@
 
 struct mpshm__segment;
 
-/* Before the in-flight bit of a message is cleared: remove its note. */
-void mpshm__handle_log_forget(const struct mpshm__segment *segment,
-                              const struct mpshm__handle *handle);
+/* The sender of a message for a ring, before it sets the bit: a note, or NULL, which the others
+ * take; before it tries to set a bit: which it is; and once it is set. */
+struct mpshm__logged *mpshm__handle_log_note(const struct mpshm__handle *handle);
+
+static inline void mpshm__handle_log_choose(struct mpshm__logged *note,
+                                            const struct mpshm__handle *handle)
+{
+    if (note != NULL)
+        atomic_store_explicit(&note->message, handle->generation << 8 | handle->message,
+                              memory_order_relaxed);
+}
+
+static inline void mpshm__handle_log_hold(struct mpshm__logged *note)
+{
+    if (note != NULL)
+        atomic_store_explicit(&note->state, MPSHM__HANDLE_HELD, memory_order_release);
+}
+
+/* The receiver: remove the note of a message, if it has one, and clear its in-flight bit. -ESTALE
+ * when the message was received before. */
+int mpshm__handle_log_receive(struct mpshm__segment *segment, const struct mpshm__handle *handle);
 /* The manager: clear the in-flight bits that a dead process has noted. */
 void mpshm__handle_log_discard(struct mpshm__session *session, int slot);
 

@@ -25,8 +25,9 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
     struct mpshm__block *block = &segment->blocks[ref->index];
     struct mpshm__handle handle = {
         .segment_index = segment->index, .block = ref->index, .nbytes = ref->nbytes};
+    struct mpshm__logged *note = NULL;
+    int is_noted = (flags & MPSHM_NOTED) != 0;
     uint64_t state, out, bit;
-    unsigned message;
 
     /* No lock: the caller's reference keeps the block alive, and every change is atomic. */
     memcpy(handle.session, session->id, MPSHM_ID_SIZE);
@@ -40,22 +41,26 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
 
     out = atomic_load(&block->in_flight);
     if (out == 0)
-        mpshm__note_origin(session, segment, ref->index);
+        mpshm__note_origin(session, segment, ref->index, is_noted && handle.copied);
+    if (is_noted && !handle.copied)
+        note = mpshm__handle_log_note(&handle);
     do {
         if (out == UINT64_MAX) {
+            handle.message = MPSHM__NO_BIT;
+            mpshm__handle_log_choose(note, &handle);
             atomic_fetch_add(&block->in_flight_overflow, 1);
-            message = MPSHM__NO_BIT;
             break;
         }
         /* The search begins at another bit for each message, so that a handle that was received
          * once is not valid again for the next message. */
         unsigned from = (unsigned)(state & 63);
         uint64_t free = ~out, turned = from ? free >> from | free << (64 - from) : free;
-        message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
-        bit = (uint64_t)1 << message;
+        handle.message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
+        mpshm__handle_log_choose(note, &handle);
+        bit = (uint64_t)1 << handle.message;
     } while (!atomic_compare_exchange_weak(&block->in_flight, &out, out | bit));
+    mpshm__handle_log_hold(note);
     atomic_fetch_add(&block->state, 1); /* afterwards: see Note [References] */
-    handle.message = message & 0x7fu;
     mpshm__handle_write(&handle, bytes);
     return 0;
 }
@@ -72,14 +77,6 @@ int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
 }
 
 /* ---- receive ---- */
-
-/* -ESTALE when the message was received before. Its receiver has noted it if it has taken it from a
- * ring. */
-static int clear_received(struct mpshm__segment *segment, const struct mpshm__handle *handle)
-{
-    mpshm__handle_log_forget(segment, handle);
-    return mpshm__clear_in_flight(&segment->blocks[handle->block], handle->message);
-}
 
 /* Attach the segment of a handle and look up its block. With MPSHM_NOWAIT only a session and a
  * segment that are attached already will do. `with_slot` takes a slot first. */
@@ -133,7 +130,7 @@ static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *o
         atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
     else
-        err = clear_received(segment, handle);
+        err = mpshm__handle_log_receive(segment, handle);
     if (err == 0) {
         mpshm__block_fill(out, segment, handle->block);
         if (is_inside(segment, (uint64_t)((char *)out->data - segment->data), out->nbytes))
@@ -233,7 +230,7 @@ static int copy_out(const struct mpshm__handle *handle, void *data)
     if (err == 0 && data != NULL)
         memcpy(data, segment->data + at, handle->nbytes);
     if (err == 0)
-        err = clear_received(segment, handle);
+        err = mpshm__handle_log_receive(segment, handle);
     mpshm__clear_in_flight(block, MPSHM__NO_BIT); /* of retain_by_message */
     mpshm__try_free(session->control, segment, handle->block);
     return err;
@@ -279,5 +276,8 @@ int mpshm_block_discard(const unsigned char *bytes, size_t len)
     struct mpshm__handle handle;
     int err = mpshm__handle_parse(bytes, len, &handle);
 
-    return err < 0 ? err : copy_out_somehow(&handle, NULL);
+    if (err < 0)
+        return err;
+    mpshm_handle_log_drop(&bytes, 1); /* of a message that this process has in hand */
+    return copy_out_somehow(&handle, NULL);
 }

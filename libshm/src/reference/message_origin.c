@@ -1,11 +1,13 @@
 /* When, by which process and from which line a block was sent. Only people who look for a leak read
  * it (process_list.c), so a process may be killed between any two of these lines: the message then
- * has an old time, or no line. */
+ * has an old time, or no line. The reaper reads the last: whether the process has the message in
+ * hand (handle_log.c). */
 #include <string.h>
 
 #include "base/clock.h"
 #include "reference/message_origin.h"
 #include "segment/segment.h"
+#include "session/own_session.h"
 
 static _Thread_local char line[MPSHM_SITE_SIZE];
 
@@ -39,7 +41,7 @@ static uint32_t site_number(struct mpshm__control *control)
 }
 
 void mpshm__note_origin(const struct mpshm__session *session, const struct mpshm__segment *segment,
-                        uint32_t i)
+                        uint32_t i, int is_held)
 {
     struct mpshm__sent *sent = &segment->sent[i];
     /* The slot has the pid already; getpid() would be a system call. */
@@ -52,5 +54,7 @@ void mpshm__note_origin(const struct mpshm__session *session, const struct mpshm
     atomic_store_explicit(&sent->pid, pid, memory_order_relaxed);
     atomic_store_explicit(&sent->site, line[0] != 0 ? (uint16_t)site_number(session->control) : 0,
                           memory_order_relaxed);
-    atomic_store_explicit(&sent->writer, 0, memory_order_relaxed);
+    int has = is_held && session->slot >= 0 && mpshm__is_own_session(session->id);
+    atomic_store_explicit(&sent->writer, has ? (uint16_t)(session->slot + 1) : 0,
+                          memory_order_relaxed);
 }

@@ -4,8 +4,9 @@
 
 #include "session/session.h"
 
-/* Note a message that makes a block in flight. Call it before the message's bit is set. */
+/* Note a message that makes a block in flight, and whether its writer has it in hand. Call it before
+ * the message's bit is set. */
 void mpshm__note_origin(const struct mpshm__session *session, const struct mpshm__segment *segment,
-                        uint32_t i);
+                        uint32_t i, int is_held);
 
 #endif

@@ -70,8 +70,16 @@ int mp_message_for_ring(int on)
 
 void mp_message_unhold(PyObject *handles)
 {
-    for (Py_ssize_t i = 0; handles != NULL && i < PyList_Size(handles); i++)
-        mpshm_handle_log_drop((const unsigned char *)PyBytes_AsString(PyList_GetItem(handles, i)));
+    const unsigned char *those[MPSHM_DROPPED];
+    int count = 0;
+
+    for (Py_ssize_t i = 0, n = handles == NULL ? 0 : PyList_Size(handles); i < n; i++) {
+        those[count++] = (const unsigned char *)PyBytes_AsString(PyList_GetItem(handles, i));
+        if (count == MPSHM_DROPPED || i == n - 1) {
+            mpshm_handle_log_drop(those, count);
+            count = 0;
+        }
+    }
 }
 
 /* by_value() -> whether the message that this thread is pickling goes by value */
@@ -409,9 +417,9 @@ PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags)
     /* Make the list first: without memory for it there must be no in-flight reference. */
     if (current != NULL && current->handles == NULL && (current->handles = PyList_New(0)) == NULL)
         return NULL;
-    mpshm_block_send(block, flags, bytes);
     if (current != NULL && current->for_ring)
-        mpshm_handle_log_hold(bytes);
+        flags |= MPSHM_NOTED;
+    mpshm_block_send(block, flags, bytes);
     handle = PyBytes_FromStringAndSize((const char *)bytes, sizeof(bytes));
     if (handle == NULL || (current != NULL && PyList_Append(current->handles, handle) < 0)) {
         Py_CLEAR(handle);
