@@ -18,6 +18,8 @@ from support.waiting import until
 
 import mp_all
 
+# On one that others use too, nobody spins: libshm's spin.c, Note [Two processes on one processor].
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="thread and worker need a processor each")
 PATIENCE = tasks.PATIENCE
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 
