@@ -429,6 +429,40 @@ def test_cancelled_puts_have_put_or_raise(run: Run) -> None:
     queue.close()
 
 
+def test_a_loop_that_is_closed_while_tasks_wait_says_nothing_and_takes_no_message(tmp_path: Path) -> None:
+    program = """
+        import asyncio, gc, time
+        import mp_all as mp
+
+        queue = mp.Queue()
+        loop = asyncio.new_event_loop()
+
+        async def main():
+            tasks = [asyncio.create_task(queue.aget()) for _ in range(3)]
+            await asyncio.sleep(0)
+            for number in range(4):
+                queue.put(number)
+            while queue.qsize() < 4:
+                time.sleep(0.001)  # no task looks
+            await asyncio.sleep(0)  # the first has been woken
+            loop.stop()
+            return tasks
+
+        waiting = loop.create_task(main())
+        loop.run_forever()
+        for task in (tasks := [*waiting.result()]):
+            task._log_destroy_pending = False
+        print(*(task.done() for task in tasks))
+        loop.close()
+        del tasks, task, waiting
+        gc.collect()
+        print(*(queue.get() for _ in range(queue.qsize())))
+    """
+    lines = succeeded(run_script(tmp_path, program)).splitlines()
+    done = lines[0].split().count("True")
+    assert lines[1].split() == [str(number) for number in range(done, 4)]
+
+
 def test_a_put_whose_loop_has_ended_takes_no_place() -> None:
     queue = fork.Queue(1)
     queue.put(1)

@@ -109,8 +109,8 @@ class _Waiters:
         return True
 
     def wake(self) -> asyncio.Future[None] | None:
-        """Wake the first coroutine that still waits, and return what it waits for."""
-        while self.waiting:
+        """Wake the first coroutine that still waits, and return what it waits for; in a closed loop there is none."""
+        while self.waiting and not self.loop.is_closed():
             future = self.waiting.popleft()
             if not future.done():
                 future.set_result(None)
