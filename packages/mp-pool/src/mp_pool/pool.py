@@ -449,7 +449,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
             self._scheduler.close()
 
     def terminate(self) -> None:
-        """End the workers at once. All unfinished results fail."""
+        """End the workers by SIGTERM, and after 2 seconds by SIGKILL. All unfinished results fail."""
         self._state = TERMINATE
         # Not through the finaliser, which works once: a handler may have interrupted an earlier call.
         self._scheduler.terminate()
