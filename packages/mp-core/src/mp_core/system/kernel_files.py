@@ -27,3 +27,19 @@ def lines_of_kernel_file(path: Path) -> list[str]:
 def status_of(pid: int | str) -> list[str]:
     """Return the state of a process, its parent, its group and so on, from behind its name; nothing if it has gone."""
     return read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def has_signal(pid: int | str, number: int, *sets: str) -> bool | None:
+    """
+    Tell whether one of these sets of signals of a process has the signal *number*; None if the process has ended.
+
+    The sets are those of its status file: SigPnd, ShdPnd (pending), SigBlk, SigIgn and SigCgt (has a handler).
+
+    >>> import os, signal
+    >>> has_signal(os.getpid(), signal.SIGKILL, "SigBlk", "SigIgn", "SigCgt")
+    False
+    """
+    fields = dict(line.split(":\t", 1) for line in lines_of_kernel_file(f"/proc/{pid}/status") if ":\t" in line)
+    if fields.get("State", "Z")[0] in "ZX":
+        return None
+    return any(int(fields[name], 16) >> (number - 1) & 1 for name in sets)

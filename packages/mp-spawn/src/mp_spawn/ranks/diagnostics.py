@@ -17,7 +17,7 @@ import threading
 import time
 
 from mp_core.memory.mapped_buffers import memory_file
-from mp_core.system.kernel_files import lines_of_kernel_file
+from mp_core.system.kernel_files import has_signal
 from mp_spawn.calls.payload import InheritedFd, OwnedFd
 
 #: The signal that asks a rank for its stacks; 0 on systems without real-time signals.
@@ -75,30 +75,21 @@ class Stacks(OwnedFd):
         return self.text()  # again: of the first look, the rank may have written a part
 
 
-def _is_in(status: str, name: str) -> bool:
-    """Tell whether a set of signals, by its *name* in a file of the kernel, has the signal."""
-    line = next(line for line in lines_of_kernel_file(status) if line.startswith(name))
-    return bool(int(line.split()[1], 16) >> (DUMP - 1) & 1)
-
-
 def blocking_threads(pid: int) -> frozenset[str]:
     """Return the threads of a process that block the signal: libraries start some that do all their life."""
     found = set()
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            if _is_in(f"/proc/{pid}/task/{thread}/status", "SigBlk:"):
+            if has_signal(f"{pid}/task/{thread}", DUMP, "SigBlk"):
                 found.add(thread)
-    except (OSError, StopIteration):
+    except OSError:
         pass  # it has ended
     return frozenset(found)
 
 
 def answers(pid: int) -> bool:
     """Tell whether a process has a handler for the signal: another one, as one that begins, would die of it."""
-    try:
-        return DUMP > 0 and _is_in(f"/proc/{pid}/status", "SigCgt:")
-    except (OSError, StopIteration):
-        return False
+    return DUMP > 0 and bool(has_signal(pid, DUMP, "SigCgt"))
 
 
 def write_stacks_to(inherited: InheritedFd) -> None:

@@ -47,7 +47,7 @@ from types import FrameType
 from typing import Any, Self
 
 from mp_core.system.descriptor import hold_both_ends
-from mp_core.system.kernel_files import lines_of_kernel_file
+from mp_core.system.kernel_files import has_signal
 from mp_core.system.weak_sets import members
 
 # Without those that an instruction of the process itself raises, and the one for its children.
@@ -306,7 +306,7 @@ def was_sent(pid: int, signum: int) -> bool:
     >>> was_sent(os.getpid(), signal.SIGTERM)
     False
     """
-    return bool(_sets(pid, "SigPnd", "ShdPnd") >> (signum - 1) & 1)
+    return has_signal(pid, signum, "SigPnd", "ShdPnd") is not False
 
 
 def would_have_died(pid: int, signum: int) -> bool:
@@ -317,15 +317,4 @@ def would_have_died(pid: int, signum: int) -> bool:
     >>> would_have_died(os.getpid(), signal.SIGTERM)
     True
     """
-    return not _sets(pid, "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt") >> (signum - 1) & 1
-
-
-def _sets(pid: int, *names: str) -> int:
-    """Return the union of these sets of signals; all signals for a process that has ended."""
-    fields = dict(line.split(":\t", 1) for line in lines_of_kernel_file(f"/proc/{pid}/status") if ":\t" in line)
-    if fields.get("State", "Z")[0] in "ZX":
-        return (1 << 64) - 1
-    union = 0
-    for name in names:
-        union |= int(fields[name], 16)
-    return union
+    return has_signal(pid, signum, "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt") is False
