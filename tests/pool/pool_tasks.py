@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import reduction
+from multiprocessing import reduction, util
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,30 @@ def touch(path: str) -> str:
 def touch_and_wait(path: str, other: str) -> str:
     Path(path).touch()
     return wait_for(other)
+
+
+def touch_at_the_end(folder: str) -> None:
+    util.Finalize(None, touch, args=(f"{folder}/{os.getpid()}",), exitpriority=0)
+
+
+def wait_at_the_end(path: str) -> None:
+    util.Finalize(None, wait_for, args=(path,), exitpriority=0)
+
+
+def save_on_sigterm(path: str, saved: str, ends: bool) -> None:
+    """Have a handler that waits for *path*, makes *saved*, and ends the worker or goes on."""
+
+    def _save(*_: object) -> None:
+        wait_for(path)
+        touch(saved)
+        if ends:
+            sys.exit(0)
+
+    signal.signal(signal.SIGTERM, _save)
+
+
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def end_while_sending(flag: str, size: int) -> bytes:

@@ -25,6 +25,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
+from mp_pool.scheduling import workers
 from mp_pool.scheduling.scheduler import ENDED, TERMINATED
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
@@ -231,6 +232,67 @@ def test_a_pool_with_a_stopped_worker_ends(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         pool.map(tasks.square, range(10))
         os.kill(pool._pool[0].pid, signal.SIGSTOP)
+
+
+def test_idle_workers_of_a_pool_that_is_terminated_do_what_they_have_to_do_at_their_end(
+    ctx: BaseContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LEAVING", tasks.PATIENCE)
+    with ctx.Pool(3, tasks.touch_at_the_end, (str(tmp_path),)) as pool:
+        pids = {str(process.pid) for process in pool._pool}
+        busy = pool.apply_async(tasks.touch_and_wait, (str(tmp_path / "begun"), str(tmp_path / "never")))
+        assert until(lambda: (tmp_path / "begun").exists() and pool._scheduler.is_ready(), tasks.PATIENCE)
+    with pytest.raises(mp.ProcessError, match="terminated"):
+        busy.get(tasks.PATIENCE)
+    left = {path.name for path in tmp_path.iterdir()} - {"begun"}
+    assert left < pids and len(left) == 2
+
+
+def test_an_idle_worker_that_never_leaves_is_sent_sigterm(ctx: BaseContext, tmp_path: Path) -> None:
+    with ctx.Pool(2, tasks.wait_at_the_end, (str(tmp_path / "never"),)) as pool:
+        processes = list(pool._pool)
+        assert until(pool._scheduler.is_ready, tasks.PATIENCE)
+    assert [process.exitcode for process in processes] == [-signal.SIGTERM] * 2
+
+
+@pytest.mark.parametrize("handler", ["ends", "returns"])
+def test_a_worker_that_saves_its_work_on_sigterm_has_more_time(
+    ctx: BaseContext, handler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, begun, saved = (str(tmp_path / name) for name in ("asked", "begun", "saved"))
+    is_spared = workers._handles_sigterm
+
+    def _ask(worker: Any) -> bool:
+        tasks.touch(asked)
+        return is_spared(worker)
+
+    monkeypatch.setattr(workers, "GRACE", 0.0)
+    monkeypatch.setattr(workers, "SAVING", tasks.PATIENCE)
+    monkeypatch.setattr(workers, "_handles_sigterm", _ask)
+    with ctx.Pool(1, tasks.save_on_sigterm, (asked, saved, handler == "ends")) as pool:
+        (process,) = pool._pool
+        pool.apply_async(tasks.touch_and_wait, (begun, saved))
+        assert until(lambda: os.path.exists(begun), tasks.PATIENCE)
+    assert os.path.exists(saved)
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("ignores", ["ignores SIGTERM", "has a handler that never ends"])
+def test_a_worker_that_does_not_end_on_sigterm_is_killed(
+    ctx: BaseContext, ignores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "GRACE", 0.1)
+    monkeypatch.setattr(workers, "SAVING", 0.2)
+    never, begun = str(tmp_path / "never"), str(tmp_path / "begun")
+    if ignores == "ignores SIGTERM":
+        initializer, args = tasks.ignore_sigterm, ()
+    else:
+        initializer, args = tasks.save_on_sigterm, (never, never, True)
+    with ctx.Pool(1, initializer, args) as pool:
+        (process,) = pool._pool
+        pool.apply_async(tasks.touch_and_wait, (begun, never))
+        assert until(lambda: os.path.exists(begun), tasks.PATIENCE)
+    assert process.exitcode == -signal.SIGKILL
 
 
 @both

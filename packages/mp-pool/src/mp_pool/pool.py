@@ -449,7 +449,10 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
             self._scheduler.close()
 
     def terminate(self) -> None:
-        """End the workers by SIGTERM, and after 2 seconds by SIGKILL. All unfinished results fail."""
+        """
+        End the workers; all unfinished results fail. A worker that has a task gets SIGTERM, an idle one leaves by
+        itself. After 2 seconds, or 30 for a worker that has a handler of SIGTERM, SIGKILL ends it.
+        """
         self._state = TERMINATE
         # Not through the finaliser, which works once: a handler may have interrupted an earlier call.
         self._scheduler.terminate()

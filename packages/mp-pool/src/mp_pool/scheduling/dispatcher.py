@@ -333,6 +333,15 @@ class Dispatcher:
             if worker.tasks and worker.most > 1:  # the one task of a worker without a ring stays there
                 self.recall(worker)
 
+    def tell_all_to_end(self) -> bool:
+        """Ask all workers to end, after the task that each has begun; return False if all had been asked."""
+        self.recall_all()
+        self.free.clear()
+        asked = [worker for worker in self.workers if not worker.told_to_end]
+        for worker in asked:
+            worker.tell_to_end()
+        return bool(asked)
+
     def kill_for(self, worker: Worker, task: Task, error: Exception) -> None:
         """
         Kill *worker*, so that *task* fails with *error*, unless its result is there already. What the worker has not

@@ -669,12 +669,8 @@ class Scheduler(Workers):
         self._do_asked()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
-            working = [worker for worker in dispatcher.workers if not worker.told_to_end]
-            for worker in working:
-                worker.tell_to_end()
-            if working:
+            if dispatcher.tell_all_to_end():
                 dispatcher.end_zygote()
-            dispatcher.free.clear()
             self._watch()
             return bool(dispatcher.workers or self._leaving)
         self._fill()
@@ -687,6 +683,13 @@ class Scheduler(Workers):
         """End all workers, and release the resources of undelivered messages; return outcomes that nobody has yet."""
         ended = [*self.dispatcher.workers, *self._leaving]
         self.dispatcher.end_zygote()
+        try:
+            self._lock.wait()
+            self.dispatcher.tell_all_to_end()
+        except Exception as error:  # a bug there must not keep the workers alive
+            report(error)
+        finally:
+            self._lock.release()
         end_workers(ended, lambda: self._at_once, self.dispatcher.death)
         # From here on `submit` fails its task itself.
         try:

@@ -12,6 +12,7 @@ from resource import RUSAGE_CHILDREN, getrusage  # now: a program may lose the r
 from mp_core.children.main_module import is_missing_guard, missing_guard, receivers_may_differ, sends_definitions
 from mp_core.system.descriptor import Descriptor
 from mp_core.system.handler_errors import is_of_handler
+from mp_core.system.kernel_files import has_signal
 from mp_core.system.oom_kills import oom_kills, own_kills_between
 from mp_pool.errors import OF_A_START, TaskMemoryError, TaskTimeoutError, WorkerLostError
 from mp_pool.scheduling.dispatcher import LONG_TASK, Dispatcher
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
 KILLED = 10  # the same, if the last was killed from outside, which is no fault of the initializer
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+LEAVING = 0.2  # seconds for a worker that has no task to leave by itself, before SIGTERM
+GRACE = 2.0  # seconds from the end of the pool to SIGKILL,
+SAVING = 30.0  # and for a worker that has a handler of SIGTERM
 HANG_UP = 1.0  # seconds between the end of a worker's ring and the end of the worker
 TOGETHER = 1.0  # seconds between the deaths of workers that the kernel killed for lack of memory at once
 LOOK = 0.1  # seconds between two looks at the memory of a worker
@@ -284,22 +287,34 @@ def _exitcode(worker: Worker) -> int | None:
 
 def end_workers(workers: list[Worker], at_once: Callable[[], bool], death: DeathPipe | None) -> None:
     """
-    End *workers* by SIGTERM, and by SIGKILL after `GRACE` seconds or once *at_once* returns True; wait for their ends.
+    End *workers*, and wait for their ends. Those that do a task get SIGTERM at once; the others leave by themselves, so
+    that what they have to do at their end is done, and get it after `LEAVING` seconds. Who then lives on is killed by
+    SIGKILL, as are all once *at_once* returns True.
 
     The end of *death* kills those to which this process, of another user by now, may send no signal.
     """
-    for worker in workers:
-        if not at_once():
-            worker.signal(signal.SIGTERM)
-    deadline = time.monotonic() + GRACE
+    begun = time.monotonic()
     alive = {worker.sentinel: worker for worker in workers}
-    killed = False
+    unasked = list(workers)
+    kills = [begun + GRACE, begun + SAVING]  # the times of the first one, which spares some, and of the second one
     while alive:
-        if not killed and (at_once() or time.monotonic() > deadline):
-            killed = True
+        now = time.monotonic()
+        if kills and (at_once() or now > kills[0]):
+            saving = [each for each in alive.values() if now < kills[-1] and not at_once() and _handles_sigterm(each)]
             for worker in alive.values():
-                worker.signal(signal.SIGKILL)
-            if death is not None:
+                if worker not in saving:
+                    worker.signal(signal.SIGKILL)
+            del kills[: 1 if saving else 2]
+            if not kills and death is not None:
                 death.close()
+        for worker in unasked[:]:
+            if kills and (now > begun + LEAVING or not worker.is_leaving()):
+                unasked.remove(worker)
+                worker.signal(signal.SIGTERM)
         for sentinel in connection.wait(list(alive), 0.05):
             _exitcode(alive.pop(sentinel))  # type: ignore[arg-type]
+
+
+def _handles_sigterm(worker: Worker) -> bool:
+    """Tell whether a worker has a handler for it, which may be saving what the worker has done."""
+    return has_signal(worker.pid, signal.SIGTERM, "SigCgt") is True

@@ -257,9 +257,13 @@ class Worker:
             self._send_later(number, FORGET, b"")
 
     def tell_to_end(self) -> None:
-        """Ask the worker, which has no tasks, to end."""
+        """Ask the worker, which has no tasks that it has not begun, to end."""
         self.told_to_end = True
         self._send_later(0, END, b"")
+
+    def is_leaving(self) -> bool:
+        """Tell whether the worker has nothing more to do, and is about to end."""
+        return self.hung_up or (self.told_to_end and self.ready and not self.tasks and not self.backlog)
 
     def signal(self, number: int) -> None:
         """Send a signal to the worker, never to another process that has its pid by now."""
