@@ -56,6 +56,7 @@ static void test_counts(void)
     while (mpshm_channel_messages(line.reader, -1, WAITER(NULL)) < BOUND)
         ;
     CHECK_EQ(mpshm_channel_join(line.writer, line.to, 1000, WAITER(NULL)), -EAGAIN);
+    CHECK(mpshm_channel_tasks(line.writer, line.to) >= BOUND); /* one may be sent and reserved */
     pthread_create(&joiner, NULL, join_all, NULL);
     for (int i = 0; i < WRITERS * EACH; i++) {
         CHECK(receive_number(&line, 30LL * SECOND) >= 0);
@@ -65,6 +66,7 @@ static void test_counts(void)
         pthread_join(writers[i], NULL);
     pthread_join(joiner, NULL);
     CHECK_EQ(mpshm_channel_task_done(line.writer), -EINVAL);
+    CHECK_EQ(mpshm_channel_tasks(line.writer, line.to), 0);
     CHECK_EQ(mpshm_channel_messages(line.writer, line.to, WAITER(NULL)), 0);
     CHECK(most > 1);
     line_close(&line);

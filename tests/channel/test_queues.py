@@ -334,6 +334,27 @@ def test_a_child_of_each_start_method_has_the_same_locks(channels: Any, kind: st
     closed(answer)
 
 
+@pytest.mark.timeout(60)
+def test_a_program_can_join_a_queue_with_a_timeout_by_the_names_of_the_standard_class(channels: Any) -> None:
+    def join(timeout: float) -> bool:
+        with queue._cond:
+            return queue._unfinished_tasks._semlock._is_zero() or queue._cond.wait(timeout)
+
+    queue, ready = channels.JoinableQueue(8), channels.Event()
+    for number in range(3):
+        queue.put(number)
+    assert (queue._unfinished_tasks.get_value(), queue._sem.get_value()) == (3, 5)
+    assert not join(0.01)
+    process = channels.Process(target=tasks.work, args=(queue, ready))
+    process.start()
+    queue.put(None)
+    assert join(50)
+    process.join()
+    assert (queue._unfinished_tasks.get_value(), queue._sem.get_value()) == (0, 8)
+    assert queue._unfinished_tasks._semlock._is_zero()
+    closed(queue)
+
+
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
 def test_a_put_whose_thread_cannot_start_puts_nothing_and_leaves_the_queue_whole(
     forking: Any, monkeypatch: pytest.MonkeyPatch, kind: str

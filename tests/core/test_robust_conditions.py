@@ -130,6 +130,20 @@ def test_a_condition_is_used_as_the_standard_one(ctx: BaseContext) -> None:
         pickle.dumps(condition)
 
 
+def test_a_program_can_wait_for_an_event_by_the_names_of_the_standard_class(ctx: BaseContext, strategy: str) -> None:
+    def set_within(timeout: float) -> bool:
+        with event._cond:
+            return not event._flag._semlock._is_zero() or event._cond.wait(timeout)
+
+    event = ctx.Event()
+    assert event._flag.get_value() == 0 and not set_within(0.01)
+    with children(Child(ctx, users.wait_for_event, event)) as (other,):
+        other.says()
+        event.set()
+        assert set_within(0) and event._flag.get_value() == 1
+        assert other.says() is True
+
+
 def test_an_event_wakes_the_others_of_a_killed_waiter(ctx: BaseContext, strategy: str) -> None:
     event = ctx.Event()
     assert isinstance(event, synchronize.Event)

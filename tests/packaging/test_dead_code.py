@@ -32,19 +32,25 @@ CALLED_BY = {
     "retrieve_result_callback": "joblib",
     "start_call": "joblib",
 }
-# Of `_standard_names.py`: programs that look into standard pools and executors.
+# Programs that look into the standard classes.
 CALLED_BY |= dict.fromkeys(
     (
         "_call_queue",
+        "_cond",
         "_executor_manager_thread_wakeup",
+        "_flag",
         "_inqueue",
+        "_is_zero",
         "_outqueue",
         "_pending_work_items",
         "_queue_count",
         "_result_queue",
         "_safe_to_dynamically_spawn_children",
+        "_sem",
         "_shutdown_thread",
+        "_sleeping_count",
         "_taskqueue",
+        "_unfinished_tasks",
         "_work_ids",
     ),
     "programs",

@@ -131,9 +131,10 @@ int64_t mpshm_channel_messages(mpshm_channel *end, int fd, const mpshm_waiter *w
 int mpshm_channel_has_rest(mpshm_channel *end);
 
 /* Tasks: each message of a queue is one until task_done, -EINVAL when there is none. join: wait
- * until there is none; -EAGAIN at the deadline. */
+ * until there is none; -EAGAIN at the deadline. tasks: how many there are. */
 int mpshm_channel_task_done(mpshm_channel *end);
 int mpshm_channel_join(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter);
+int64_t mpshm_channel_tasks(mpshm_channel *end, int fd);
 
 /* Two locks for the program, 0 and 1, which the channel itself does not use: -EAGAIN at the
  * deadline; -EPERM from a release of one that nobody has. */

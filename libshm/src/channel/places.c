@@ -349,6 +349,13 @@ int mpshm_channel_join(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
     }
 }
 
+int64_t mpshm_channel_tasks(mpshm_channel *end, int fd)
+{
+    look_for_the_dead(end, fd);
+    int64_t count = unfinished(end, atomic_load(&view_of(end)->ring->done));
+    return count > 0 ? count : 0;
+}
+
 /* ---- locks of the program ---- */
 
 /* 0: free; 1: taken; 2: taken, and somebody may sleep. A holder that dies keeps it, as a standard

@@ -100,6 +100,7 @@ PyObject *mp_queue_wait_for_place(PyObject *op, PyObject *const *args, Py_ssize_
 PyObject *mp_queue_messages(PyObject *op, PyObject *unused);
 PyObject *mp_channel_has_rest(PyObject *op, PyObject *unused);
 PyObject *mp_queue_task_done(PyObject *op, PyObject *unused);
+PyObject *mp_queue_tasks(PyObject *op, PyObject *unused);
 PyObject *mp_queue_join(PyObject *op, PyObject *unused);
 PyObject *mp_queue_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *mp_queue_release(PyObject *op, PyObject *which);

@@ -144,17 +144,30 @@ PyObject *mp_queue_task_done(PyObject *op, PyObject *unused)
     return PyBool_FromLong(rc == 0);
 }
 
-/* _join(): wait until all tasks are done */
-PyObject *mp_queue_join(PyObject *op, PyObject *unused)
+/* _tasks() -> how many tasks are not done */
+PyObject *mp_queue_tasks(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
-    struct call call = {.self = self, .to_count = 1};
 
     if (enter_to_count(self) < 0)
         return NULL;
-    int rc = mpshm_channel_join(self->end, self->fd, -1, WAITER(&call));
+    int64_t count = mpshm_channel_tasks(self->end, self->fd);
     mp_channel_leave(self);
-    return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
+    return PyLong_FromLongLong(count);
+}
+
+/* _join(seconds or None) -> whether all tasks are done in time */
+PyObject *mp_queue_join(PyObject *op, PyObject *seconds)
+{
+    Channel *self = (Channel *)op;
+    struct call call = {.self = self, .to_count = 1};
+    int64_t timeout;
+
+    if (mp_timeout(seconds, &timeout) < 0 || enter_to_count(self) < 0)
+        return NULL;
+    int rc = mpshm_channel_join(self->end, self->fd, timeout, WAITER(&call));
+    mp_channel_leave(self);
+    return rc < 0 && rc != -EAGAIN ? mp_channel_fail(rc) : PyBool_FromLong(rc == 0);
 }
 
 /* _acquire(which, seconds or None) -> whether it was acquired in time */

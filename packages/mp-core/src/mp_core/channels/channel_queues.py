@@ -316,6 +316,13 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
     def qsize(self) -> int:
         return self._writer._messages()  # type: ignore[no-any-return]
 
+    @property
+    def _sem(self) -> Any:
+        return imports.load("mp_core.system.semaphore_views").Count(self._free_places)
+
+    def _free_places(self) -> int:
+        return max(0, self._maxsize - self.qsize())
+
     def full(self) -> bool:
         return self.qsize() >= self._maxsize
 
@@ -482,12 +489,20 @@ class _Feeder:
 class JoinableQueue(Queue, queues.JoinableQueue):  # type: ignore[type-arg]
     """A `multiprocessing.JoinableQueue` over a channel."""
 
+    @property
+    def _unfinished_tasks(self) -> Any:
+        return imports.load("mp_core.system.semaphore_views").Count(self._writer._tasks)
+
+    @property
+    def _cond(self) -> Any:
+        return imports.load("mp_core.system.semaphore_views").Awaited(self._writer._join)
+
     def task_done(self) -> None:
         if not self._writer._task_done():
             raise ValueError("task_done() called too many times")
 
     def join(self) -> None:
-        self._writer._join()
+        self._writer._join(None)
 
 
 declare_one_receiver(SimpleQueue, Queue, descriptors=True)

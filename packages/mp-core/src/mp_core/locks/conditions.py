@@ -15,13 +15,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import synchronize, util
 
 from mp_core.locks import sync
 from mp_core.locks.robust_locks import RLock
 from mp_core.locks.sync import SharedBlock
 from mp_core.sharing.backend import check, condition_notify, ffi, lib, recorders, timeline_now
-from mp_core.system import exit_status
+from mp_core.system import exit_status, imports
 from mp_core.system.fan_out import declare_one_receiver
 
 TYPE_CHECKING = False
@@ -40,17 +41,6 @@ def _wait(at: str, call: Callable[[int], int], timeout: float | None) -> int:
         for recorder in recorders:
             recorder.waited(began, at)
     return rc
-
-
-class _Count:
-    """A number with the methods of a semaphore that multiprocessing reads it by."""
-
-    def __init__(self, count: Callable[[], int]) -> None:
-        self._get_value = self.get_value = count
-
-    @property
-    def _semlock(self) -> _Count:
-        return self
 
 
 class Condition(synchronize.Condition):
@@ -89,12 +79,21 @@ class Condition(synchronize.Condition):
         self: Any = object.__new__(cls)
         self._shared, self._lock = shared, lock
         self._make_methods()
-        self._sleeping_count = _Count(lambda: lib.mpshm_condition_waiters(shared.pointer))
-        self._woken_count = self._wait_semaphore = _Count(lambda: 0)
         return self
 
     def __init__(self, lock: Any = None, *, ctx: Any = None) -> None:
         pass
+
+    @property
+    def _sleeping_count(self) -> Any:
+        waiters = partial(lib.mpshm_condition_waiters, self._shared.pointer)
+        return imports.load("mp_core.system.semaphore_views").Count(waiters)
+
+    @property
+    def _woken_count(self) -> Any:
+        return imports.load("mp_core.system.semaphore_views").Count(int)
+
+    _wait_semaphore = _woken_count
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_condition, (type(self), sync.handle_of(self, self._shared.block), self._lock)
@@ -202,6 +201,15 @@ class Event(synchronize.Event):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_event, (type(self), sync.handle_of(self, self._shared.block))
+
+    @property
+    def _flag(self) -> Any:
+        is_set = partial(lib.mpshm_event_is_set, self._shared.pointer)
+        return imports.load("mp_core.system.semaphore_views").Count(is_set)
+
+    @property
+    def _cond(self) -> Any:
+        return imports.load("mp_core.system.semaphore_views").Awaited(self.wait)
 
     def is_set(self) -> bool:
         """Return whether the event is set."""
