@@ -212,6 +212,54 @@ def test_a_child_does_not_own_what_its_parent_has_acquired() -> None:
     there.close()
 
 
+def test_the_child_of_a_plain_fork_borrows_a_recursive_lock_and_leaves_it_to_its_parent(tmp_path: Path) -> None:
+    program = """
+        import os, threading
+        import mp_all as mp
+
+        def free(lock):
+            taken = lock.acquire(False)
+            if taken:
+                lock.release()
+            here.send(taken)
+
+        def is_free_for_others():
+            process = mp.get_context("fork").Process(target=free, args=(lock,))
+            process.start()
+            process.join()
+            return there.recv()
+
+        value, condition = mp.Value("i", 0), mp.Condition()
+        lock = value.get_lock()
+        there, here = mp.Pipe(False)
+        with lock, condition:
+            if (child := os.fork()) == 0:
+                code = 1
+                try:
+                    value.value += 1
+                    condition.notify_all()
+                    thread = threading.Thread(target=free, args=(lock,))  # it may have an old thread's number
+                    thread.start()
+                    thread.join()
+                    if (grandchild := os.fork()) == 0:
+                        value.value += 1
+                        os._exit(0)
+                    os.waitpid(grandchild, 0)
+                    lock.release()
+                    try:
+                        lock.release()
+                    except AssertionError:  # it has it no more
+                        code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0
+            assert there.recv() is False
+            assert not is_free_for_others() and value.value == 2
+        assert is_free_for_others()
+    """
+    assert succeeded(run_script(tmp_path, program)) == ""
+
+
 def test_a_lock_cannot_be_pickled_except_for_a_new_process() -> None:
     for lock in (mp.Lock(), mp.RLock(), mp.Semaphore(), mp.BoundedSemaphore()):
         with pytest.raises(RuntimeError, match="inheritance"):

@@ -1,8 +1,11 @@
 /* Acquiring and releasing a lock or a semaphore, with the rules of `_multiprocessing.SemLock`.
  *
  * The count and the thread say how often, and by which thread of this process, it was acquired;
- * they are private to the process, as in the standard library. A child of a fork begins with a
- * count of 0: what its parent has acquired is its parent's.
+ * they are private to the process, as in the standard library. A child that multiprocessing has
+ * started begins with a count of 0: what its parent has acquired is its parent's. The child of a
+ * plain os.fork() borrows what the thread that forked has: it may acquire it again, and notify, but
+ * its last release of a recursive lock leaves the lock to the parent. (In the standard library it
+ * is free then, although the parent has it.)
  *
  * Each call is first made with the GIL and MPSHM_NOWAIT, which makes no system call if the lock is
  * free; only to wait it is repeated without the GIL. */
@@ -13,14 +16,17 @@
 #include "timeline/timeline.h"
 
 PyObject *mp_on_owner_died;
-unsigned mp_forks;
+mp_lock_origin mp_lock_here;
 
 void mp_lock_forget_parent(mp_lock *self)
 {
-    if (self->forks != mp_forks) {
-        self->forks = mp_forks;
+    if (self->origin.forks == mp_lock_here.forks && self->origin.starts == mp_lock_here.starts)
+        return;
+    int is_forked = self->origin.starts == mp_lock_here.starts;
+    self->is_borrowed = is_forked && self->count > 0 && self->thread == mp_lock_here.thread;
+    if (!self->is_borrowed)
         self->count = 0;
-    }
+    self->origin = mp_lock_here;
 }
 
 int mp_lock_is_mine(mp_lock *self)
@@ -202,8 +208,9 @@ PyObject *mp_lock_release(PyObject *op, PyObject *unused)
         if (!mp_lock_is_mine(self))
             return PyErr_Format(PyExc_AssertionError,
                                 "attempt to release recursive lock not owned by thread");
-        if (self->count > 1) {
+        if (self->count > 1 || self->is_borrowed) {
             self->count--;
+            self->is_borrowed = self->is_borrowed && self->count > 0;
             Py_RETURN_NONE;
         }
     }

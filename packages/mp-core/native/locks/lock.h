@@ -5,6 +5,13 @@
 
 enum { RECURSIVE = 0, PLAIN = 1 }; /* the numbers of _multiprocessing */
 
+/* The process in which a lock was used last. */
+typedef struct {
+    unsigned forks;  /* how many lie between it and the first process, */
+    unsigned starts; /* and how many of those were starts by multiprocessing */
+    unsigned long thread; /* the one that has forked it */
+} mp_lock_origin;
+
 typedef struct {
     PyObject_HEAD
     PyObject *owner; /* the Block, which keeps `block` */
@@ -13,11 +20,12 @@ typedef struct {
     long maxvalue;
     long count;
     unsigned long thread;
-    unsigned forks;
+    int is_borrowed; /* the parent of this process has it */
+    mp_lock_origin origin;
 } mp_lock;
 
 extern PyObject *mp_lock_type;     /* the class SemLock */
-extern unsigned mp_forks;          /* how many lie between this process and the first */
+extern mp_lock_origin mp_lock_here; /* of this process */
 extern PyObject *mp_on_owner_died; /* called with 1 for a semaphore: it warns */
 
 /* 1 when the calling thread has it. */

@@ -9,7 +9,8 @@
 
 static void count_fork(void)
 {
-    mp_forks++;
+    mp_lock_here.forks++;
+    mp_lock_here.thread = PyThread_get_thread_ident();
 }
 
 /* ---- what multiprocessing asks ---- */
@@ -41,9 +42,9 @@ static PyObject *lock_is_zero(PyObject *op, PyObject *unused)
     return PyBool_FromLong(value_of((mp_lock *)op) == 0);
 }
 
-static PyObject *lock_after_fork(PyObject *op, PyObject *unused)
+static PyObject *lock_after_fork(PyObject *type, PyObject *unused)
 {
-    ((mp_lock *)op)->count = 0;
+    mp_lock_here.starts++;
     Py_RETURN_NONE;
 }
 
@@ -95,7 +96,7 @@ static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *names)
     self->kind = kind;
     self->is_semaphore = made == MPSHM_SEMAPHORE;
     self->maxvalue = maxvalue;
-    self->forks = mp_forks;
+    self->origin = mp_lock_here;
     return (PyObject *)self;
 }
 
@@ -118,7 +119,8 @@ static PyMethodDef lock_methods[] = {
     {"_is_mine", lock_is_mine, METH_NOARGS, "Whether this thread has it."},
     {"_get_value", lock_get_value, METH_NOARGS, "How many units are left."},
     {"_is_zero", lock_is_zero, METH_NOARGS, "Whether none is left."},
-    {"_after_fork", lock_after_fork, METH_NOARGS, "Forget what the parent has acquired."},
+    {"_after_fork", lock_after_fork, METH_NOARGS | METH_CLASS,
+     "Forget what the parent has acquired, of all locks."},
     {NULL, NULL, 0, NULL},
 };
 

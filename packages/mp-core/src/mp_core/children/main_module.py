@@ -60,7 +60,10 @@ _modules, _of_sys = sys.modules, vars(sys)
 
 def main_can_be_imported() -> bool:
     """Tell whether a new process can have the contents of this process's `__main__` by importing it again."""
-    main = _modules["__main__"]
+    try:
+        main = _modules["__main__"]
+    except KeyError:  # the interpreter is clearing its modules
+        return _importable
     names = main.__dict__
     if id(main) != _main or names.get("__file__") is not _file or names.get("__spec__") is not _spec:
         _look(main, names)

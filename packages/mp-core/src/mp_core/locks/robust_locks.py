@@ -7,7 +7,8 @@ next process acquires them, with an `OwnerDiedWarning`. The lock is a word of sh
 
 from __future__ import annotations
 
-from multiprocessing import synchronize
+from multiprocessing import synchronize, util
+from operator import methodcaller
 
 from mp_core.locks import sync
 from mp_core.sharing.backend import SemLock, lib
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _RECURSIVE, _PLAIN = 0, 1  # the kinds of multiprocessing.synchronize
+util.register_after_fork(SemLock, methodcaller("_after_fork"))
 
 
 def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
