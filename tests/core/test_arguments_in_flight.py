@@ -11,11 +11,13 @@ import time
 from contextlib import suppress
 from multiprocessing import spawn
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import leaks
+from support.scripts import run_script
 from support.waiting import until
 
 import mp_all as mp
@@ -58,6 +60,33 @@ def test_a_process_that_is_killed_while_it_starts_leaves_no_argument_in_flight(
         process.join(WITHIN)
         assert process.exitcode in (-signal.SIGKILL, 255)  # a fork server does not always know
         assert nothing_is_in_flight()
+
+
+@pytest.mark.parametrize("end", ["is killed", "does not import the program"])
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_a_program_without_a_connection_leaves_no_argument_of_a_process_in_flight(
+    tmp_path: Path, start_method: str, strategy: str, end: str
+) -> None:
+    program = f"""
+        import sys, time
+        if __name__ == "__mp_main__" and {end!r} != "is killed":
+            sys.exit(3)
+        import numpy as np
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            ctx = mp.get_context({start_method!r})
+            for _ in range(2):
+                process = ctx.Process(target=time.sleep, args=(3600,), kwargs=dict(unused=np.ones(50_000)))
+                process.start()
+                if {end!r} == "is killed":
+                    process.kill()
+                process.join()
+                while mp.memory_stats()["in_flight_bytes"]:
+                    time.sleep(0.01)
+    """
+    run = run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_reader_that_is_killed_between_two_parts_leaves_no_argument_in_flight(strategy: str, shared: Any) -> None:

@@ -190,10 +190,7 @@ def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
     main_module.leave_out()
     main_module.receivers_may_differ()
     try:
-        if "multiprocessing.connection" not in sys.modules:
-            popen = start(process)  # it has no connection, and so no descriptors
-        else:
-            popen = imports.load("mp_core.children.child_descriptors").closing(start, process)
+        popen = imports.load("mp_core.children.child_descriptors").closing(start, process)
     except (ConnectionError, EOFError):
         if main_module.has_fork_server_left():
             raise main_module.missing_guard() from None
