@@ -25,6 +25,7 @@ from support.scripts import run_python, run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
+from mp_pool.workers import zygote
 
 HOLDERS = ("random", "import", "logging", "own lock")
 lock = threading.Lock()  # of a program
@@ -186,6 +187,20 @@ def test_a_pool_ends_though_the_process_that_forks_its_later_workers_is_stopped(
     with mp.get_context("fork").Pool(1) as pool:
         os.kill(zygote_of(pool), signal.SIGSTOP)
         assert pool.apply(abs, (-1,)) == 1
+
+
+def test_a_pool_continues_the_stopped_process_that_forks_its_later_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zygote, "LIMIT", tasks.PATIENCE)
+    with mp.get_context("fork").Pool(2) as pool:
+        assert until(pool._scheduler.is_ready, tasks.PATIENCE)
+        for _ in range(2):
+            os.kill(zygote_of(pool), signal.SIGSTOP)
+            first = pool._pool[0].pid
+            os.kill(first, signal.SIGKILL)
+            assert until(lambda first=first: first not in {each.pid for each in pool._pool}, tasks.PATIENCE)
+            assert pool.apply_async(abs, (-1,)).get(tasks.PATIENCE / 2) == 1
+        os.kill(zygote_of(pool), signal.SIGSTOP)
+        os.kill(pool._pool[0].pid, signal.SIGKILL)
 
 
 def test_without_pidfds_a_pool_replaces_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import pickle
@@ -20,6 +21,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
+from mp_pool.scheduling import workers
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 
@@ -120,6 +122,39 @@ def count_and_fail(folder: str) -> None:
     raise LookupError("no such device")
 
 
+def test_starts_that_the_system_refused_do_not_count_as_workers_that_died(
+    ctx: BaseContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, refused = tmp_path / "go", [0]
+
+    def refuse() -> None:
+        refused[0] += 1
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    monkeypatch.setattr(workers, "RETRY", 0.001)
+    path.touch()
+    with ctx.Pool(2, tasks.wait_for, (str(path),)) as pool:
+        scheduler = pool._scheduler
+        assert pool.map(tasks.square, range(10)) == [n * n for n in range(10)]
+        assert until(scheduler.is_ready, tasks.PATIENCE)
+        path.unlink()
+        before = _pids(pool)
+        with monkeypatch.context() as patch:
+            patch.setattr(scheduler.dispatcher, "start_worker", refuse)
+            os.kill(min(before), signal.SIGKILL)
+            assert until(lambda: refused[0] >= 2 * workers.KILLED, tasks.PATIENCE)
+        assert until(lambda: _pids(pool) - before, tasks.PATIENCE)
+        (starting,) = _pids(pool) - before
+        os.kill(starting, signal.SIGKILL)
+        assert until(lambda: starting not in _pids(pool), tasks.PATIENCE)
+        path.touch()
+        assert pool.map(tasks.square, range(10)) == [n * n for n in range(10)]
+
+
+def _pids(pool: Any) -> set[int]:
+    return {process.pid for process in pool._pool}
+
+
 @both
 def test_an_initializer_that_always_dies_ends_the_pool(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx, 1, initializer=tasks.end, initargs=("exit",)) as pool:
@@ -160,6 +195,7 @@ import os
 AT_IMPORT = os.environ.get("OMP_NUM_THREADS"), "numpy" in __import__("sys").modules  # as NumPy's libraries read it
 import numpy
 import mp_all as mp
+from mp_pool.scheduling import workers
 import sys
 
 def limits():
@@ -191,6 +227,7 @@ def test_threads_per_worker_is_in_the_environment_before_numpy_is_imported(start
 OF_BAR = """
 import sys
 import mp_all as mp
+from mp_pool.scheduling import workers
 
 def square(number):
     if number == 7:

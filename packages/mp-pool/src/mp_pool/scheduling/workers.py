@@ -77,7 +77,8 @@ class Workers:
         self._lazily, self._lost = lazily, lost
         self.watches = False  # some tasks have limits of their time or memory
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
-        self._failures = 0
+        self._refused_starts = 0  # in a row, where the system had no room for a process
+        self._failures = 0  # of workers that had started, since one became ready
         self._useless = 0  # workers in a row that became ready, and ended before they began one of their tasks
         self._retry_at: float | None = None
         self._oom_kills = oom_kills(above=False)
@@ -102,12 +103,13 @@ class Workers:
         while len(self.dispatcher.workers) < self.wanted and self.reason is None:
             try:
                 self.dispatcher.start_worker()
+                self._refused_starts = 0
             except Exception as error:
                 if is_of_handler(error):
                     raise
                 # Memory, descriptors or processes are short now. The running workers go on.
-                self._failures += 1
-                if self._failures >= ATTEMPTS and not self.dispatcher.workers:
+                self._refused_starts += 1
+                if self._refused_starts >= ATTEMPTS and not self.dispatcher.workers:
                     self.reason = error
                 self._retry_at = now + RETRY
                 self.dispatcher.news = True

@@ -21,7 +21,8 @@ the zygote opens before it can have reaped the worker, so the pid cannot be anot
 - The zygote dies: its workers go on; the exit code of each is 255, as of a standard fork server that has died. The next
   worker makes a new zygote, which is forked by the pool's thread.
 - The program changes its user or groups: the next worker makes a new zygote, and the old one ends with its workers.
-- The zygote is stopped: a request, or the end of a worker, waits for `LIMIT` seconds. Then the zygote is killed.
+- The zygote is stopped: it is continued when a request, or the end of a worker, has waited for `SOON` seconds. If there
+  is no answer after `LIMIT` seconds either (a debugger has it), it is killed.
 - A child that the program forks meanwhile closes the socket.
 - A signal handler: the zygote blocks every signal, and a worker gets back the mask of the thread that made the pool.
 - No pidfd (an old kernel, a sandbox): there is no zygote, and the pool's thread forks.
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
     Start = Callable[[bytes, list[int], Callable[[], None]], int]
 
-LIMIT = 10.0  # seconds for its answer
+SOON, LIMIT = 0.1, 10.0  # seconds for its answer
 UNKNOWN = 255  # the exit code of a worker whose zygote has died
 
 # Whether the children of `popen_fork` run the handlers of atexit, as from 3.13 on.
@@ -214,8 +215,10 @@ class Zygote:
 
     def _receive(self, seconds: float) -> tuple[int, int, int, list[int]] | None:
         """Receive and note one answer; return None if none comes in so many seconds."""
-        if not readable(self._socket.fileno(), seconds):
-            return None
+        if not readable(self._socket.fileno(), SOON):
+            self._signal(signal.SIGCONT)  # somebody may have stopped it
+            if not readable(self._socket.fileno(), seconds):
+                return None
         message, fds, _, _ = socket.recv_fds(self._socket, ANSWER.size, 1)
         if not message:
             raise ConnectionResetError
@@ -243,15 +246,15 @@ class Zygote:
         try:
             # Otherwise a worker is being forked, or an exit code asked for.
             if self._lock.acquire() and not self._alive:
-                self._kill()
+                self._signal(signal.SIGKILL)
         finally:
             self._lock.release()
 
-    def _kill(self) -> bool:
-        """Return whether it is about to end: a process of another user cannot be killed."""
+    def _signal(self, number: int) -> bool:
+        """Return whether it was sent, or the process has ended: one of another user is sent nothing."""
         try:
             if self._process.fd >= 0:
-                signal.pidfd_send_signal(self._process.fd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._process.fd, number)
         except ProcessLookupError:
             pass
         except OSError:
@@ -263,7 +266,7 @@ class Zygote:
         try:
             self._lock.wait()
             pid, self._pid = self._pid, 0
-            is_ending = self._kill() if pid else True
+            is_ending = self._signal(signal.SIGKILL) if pid else True
             if self._socket is not None:
                 self._socket.close()
                 keep_in_children(self._socket)
