@@ -184,6 +184,8 @@ def test_the_interface_is_that_of_the_standard_library(ctx: BaseContext) -> None
             lock.acquire(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="-1"):
         ctx.Semaphore(-1)
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        ctx.Semaphore("x")  # type: ignore[arg-type]
 
 
 def test_a_recursive_lock_belongs_to_a_thread() -> None:

@@ -8,7 +8,7 @@ next process acquires them, with an `OwnerDiedWarning`. The lock is a word of sh
 from __future__ import annotations
 
 from multiprocessing import synchronize, util
-from operator import methodcaller
+from operator import index, methodcaller
 
 from mp_core.locks import sync
 from mp_core.sharing.backend import SemLock, lib
@@ -170,7 +170,7 @@ class BoundedSemaphore(Semaphore, synchronize.BoundedSemaphore):
 
 
 def _semaphore(cls: Any, value: int, most: int, fallback: Any, ctx: Any) -> Any:
-    if not 0 <= value <= sync.MOST:
+    if not 0 <= index(value) <= sync.MOST:
         raise ValueError(f"a semaphore cannot have {value} units; give 0 to {sync.MOST}")
     block = sync.create(lib.MPSHM_SEMAPHORE, value, most)
     if block is sync.NOT_SHARED:
