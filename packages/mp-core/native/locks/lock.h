@@ -7,8 +7,8 @@ enum { RECURSIVE = 0, PLAIN = 1 }; /* the numbers of _multiprocessing */
 
 /* The process in which a lock was used last. */
 typedef struct {
-    unsigned forks;  /* how many lie between it and the first process, */
-    unsigned starts; /* and how many of those were starts by multiprocessing */
+    unsigned forks;       /* how many lie between it and the first process, */
+    unsigned starts;      /* and how many of those were starts by multiprocessing */
     unsigned long thread; /* the one that has forked it */
 } mp_lock_origin;
 
@@ -24,9 +24,9 @@ typedef struct {
     mp_lock_origin origin;
 } mp_lock;
 
-extern PyObject *mp_lock_type;     /* the class SemLock */
+extern PyObject *mp_lock_type;      /* the class SemLock */
 extern mp_lock_origin mp_lock_here; /* of this process */
-extern PyObject *mp_on_owner_died; /* called with 1 for a semaphore: it warns */
+extern PyObject *mp_on_owner_died;  /* called with 1 for a semaphore: it warns */
 
 /* 1 when the calling thread has it. */
 int mp_lock_is_mine(mp_lock *self);
