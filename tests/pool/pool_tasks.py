@@ -230,6 +230,16 @@ def touch_at_the_end(folder: str) -> None:
     util.Finalize(None, touch, args=(f"{folder}/{os.getpid()}",), exitpriority=0)
 
 
+def note_ends(path: str) -> None:
+    util.Finalize(None, _note, args=(path, "finalizer"), exitpriority=0)
+    signal.signal(signal.SIGTERM, lambda *_: _note(path, "handler"))
+
+
+def _note(path: str, what: str) -> None:
+    with open(path, "a") as file:
+        file.write(f"{what}, ")
+
+
 def wait_at_the_end(path: str) -> None:
     util.Finalize(None, wait_for, args=(path,), exitpriority=0)
 

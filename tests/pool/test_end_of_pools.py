@@ -248,6 +248,16 @@ def test_idle_workers_of_a_pool_that_is_terminated_do_what_they_have_to_do_at_th
     assert left < pids and len(left) == 2
 
 
+def test_a_handler_of_sigterm_in_an_idle_worker_is_called_after_its_finalizers(
+    ctx: BaseContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LEAVING", tasks.PATIENCE)
+    path = tmp_path / "calls"
+    with ctx.Pool(1, tasks.note_ends, (str(path),)) as pool:
+        assert until(pool._scheduler.is_ready, tasks.PATIENCE)
+    assert path.read_text() == "finalizer, handler, "
+
+
 def test_an_idle_worker_that_never_leaves_is_sent_sigterm(ctx: BaseContext, tmp_path: Path) -> None:
     with ctx.Pool(2, tasks.wait_at_the_end, (str(tmp_path / "never"),)) as pool:
         processes = list(pool._pool)

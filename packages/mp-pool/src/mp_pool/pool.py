@@ -450,8 +450,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
 
     def terminate(self) -> None:
         """
-        End the workers; all unfinished results fail. A worker that has a task gets SIGTERM, an idle one leaves by
-        itself. After 2 seconds, or 30 for a worker that has a handler of SIGTERM, SIGKILL ends it.
+        End the workers by SIGTERM; all unfinished results fail. A worker that has no task runs its finalizers first.
+        After 2 seconds, or 30 for a worker that has a handler of SIGTERM, SIGKILL ends it.
         """
         self._state = TERMINATE
         # Not through the finaliser, which works once: a handler may have interrupted an earlier call.

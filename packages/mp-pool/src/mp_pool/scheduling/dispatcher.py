@@ -333,13 +333,13 @@ class Dispatcher:
             if worker.tasks and worker.most > 1:  # the one task of a worker without a ring stays there
                 self.recall(worker)
 
-    def tell_all_to_end(self) -> bool:
-        """Ask all workers to end, after the task that each has begun; return False if all had been asked."""
+    def tell_all_to_end(self, at_once: bool) -> bool:
+        """Ask all workers to end, after the task that each has begun; return False if all had been asked before."""
         self.recall_all()
         self.free.clear()
         asked = [worker for worker in self.workers if not worker.told_to_end]
         for worker in asked:
-            worker.tell_to_end()
+            worker.tell_to_end(at_once)
         return bool(asked)
 
     def kill_for(self, worker: Worker, task: Task, error: Exception) -> None:

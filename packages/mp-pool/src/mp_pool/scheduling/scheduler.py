@@ -669,7 +669,7 @@ class Scheduler(Workers):
         self._do_asked()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
-            if dispatcher.tell_all_to_end():
+            if dispatcher.tell_all_to_end(at_once=False):
                 dispatcher.end_zygote()
             self._watch()
             return bool(dispatcher.workers or self._leaving)
@@ -685,7 +685,7 @@ class Scheduler(Workers):
         self.dispatcher.end_zygote()
         try:
             self._lock.wait()
-            self.dispatcher.tell_all_to_end()
+            self.dispatcher.tell_all_to_end(at_once=True)
         except Exception as error:  # a bug there must not keep the workers alive
             report(error)
         finally:

@@ -256,10 +256,10 @@ class Worker:
             self.functions.discard(number)
             self._send_later(number, FORGET, b"")
 
-    def tell_to_end(self) -> None:
-        """Ask the worker, which has no tasks that it has not begun, to end."""
+    def tell_to_end(self, at_once: bool) -> None:
+        """Ask the worker, which has no tasks that it has not begun, to end; *at_once* with no more than finalizers."""
         self.told_to_end = True
-        self._send_later(0, END, b"")
+        self._send_later(0, END, b"\1" if at_once else b"")
 
     def is_leaving(self) -> bool:
         """Tell whether the worker has nothing more to do, and is about to end."""

@@ -6,6 +6,7 @@ import _signal  # type: ignore[import-not-found]  # those of signal make enumera
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import util
@@ -222,6 +223,8 @@ def _loop(ring: Any, settings: Settings) -> None:
                 return
             continue
         if kind == END:
+            if payload:
+                util.Finalize(None, _end_at_once, exitpriority=-sys.maxsize)
             return
         if kind > RICH:
             _keep(ring, number, kind, payload)
@@ -252,6 +255,12 @@ def _loop(ring: Any, settings: Settings) -> None:
         done += 1
         if _has_to_end(settings, done):
             return
+
+
+def _end_at_once() -> None:
+    """End after all finalizers of multiprocessing: the end of the interpreter takes longer than all before it."""
+    util._flush_std_streams()  # type: ignore[attr-defined]
+    os.kill(os.getpid(), signal.SIGTERM)  # as the standard pool does about then: a handler of the program is called
 
 
 def _get_ready() -> None:
