@@ -1,11 +1,11 @@
 /* A process that is killed after each single instruction of a send or a receive: the others get
  * whole messages, each at most once, and go on. */
 #define _GNU_SOURCE
-#include <sys/ptrace.h>
 #include <sys/user.h>
 #include <time.h>
 
 #include "channel.h"
+#include "steps.h"
 #include "channel/channel.h"
 
 enum { FOREVER = -1, SECOND = 1000000000 };
@@ -18,17 +18,13 @@ static int killed_after(long steps, void (*act)(struct line *), struct line *lin
     pid_t pid = fork();
 
     if (pid == 0) {
-        CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
-        raise(SIGSTOP);
+        await_steps();
         act(line);
         _exit(0);
     }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    for (long i = 0; i < steps; i++) {
-        if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) < 0 || waitpid(pid, &status, 0) != pid ||
-            WIFEXITED(status))
-            return 0;
-    }
+    begin_steps(pid);
+    if (!stepped(pid, steps))
+        return 0;
     kill(pid, SIGKILL);
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     return 1;

@@ -6,32 +6,26 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
-#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <time.h>
 
 #include "channel.h"
+#include "steps.h"
 
 enum { FOREVER = -1, SMALL = 300, EARLIER = 6, CHILDS = 7, AFTER = 8 };
 
 /* A child that sends a message, stopped after that many instructions. 0 when it ended before. */
 static pid_t stopped_after(long steps, struct line *line, const char *data, uint64_t nbytes)
 {
-    int status;
     pid_t pid = fork();
 
     if (pid == 0) {
-        CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
-        raise(SIGSTOP);
+        await_steps();
         mpshm_channel_send(line->writer, line->to, data, nbytes, FOREVER, WAITER(NULL));
         _exit(0);
     }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    for (long i = 0; i < steps; i++)
-        if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) < 0 || waitpid(pid, &status, 0) != pid ||
-            WIFEXITED(status))
-            return 0;
-    return pid;
+    begin_steps(pid);
+    return stepped(pid, steps) ? pid : 0;
 }
 
 /* A program that selects, and receives when it is told to: the number, or -EAGAIN. */

@@ -3,10 +3,10 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/ptrace.h>
 #include <sys/user.h>
 
 #include "channel.h"
+#include "steps.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { SANITIZED = 1 };
@@ -110,21 +110,15 @@ static void receive_and_claim(struct line *line)
 /* A child that is stopped after that many instructions; 0 when it ended before. */
 static pid_t stopped_after(long steps, struct line *line)
 {
-    int status;
     pid_t pid = fork();
 
     if (pid == 0) {
-        CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
-        raise(SIGSTOP);
+        await_steps();
         receive_and_claim(line);
         _exit(0);
     }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    for (long i = 0; i < steps; i++)
-        if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) < 0 || waitpid(pid, &status, 0) != pid ||
-            WIFEXITED(status))
-            return 0;
-    return pid;
+    begin_steps(pid);
+    return stepped(pid, steps) ? pid : 0;
 }
 
 static void a_stopped_receiver_keeps_no_message(int is_killed)

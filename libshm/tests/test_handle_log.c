@@ -1,7 +1,6 @@
 /* A reader that is killed after each single instruction, from the ring to the block, and a writer,
  * from the block to the ring: the message is there, or its memory is freed. */
 #define _GNU_SOURCE
-#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/user.h>
 #include <sys/wait.h>
@@ -9,6 +8,7 @@
 #include "channel.h"
 #include "channel/channel.h"
 #include "memory.h"
+#include "steps.h"
 #include "reference/handle_log.h"
 #include "segment/segment.h"
 #include "session/session.h"
@@ -114,32 +114,17 @@ static int was_marked;
 /* Start a process that runs `act` once it may be stepped: its slot. */
 static int start(void (*act)(struct line *), struct line *line, pid_t *pid)
 {
-    int status;
-
     *pid = fork();
     if (*pid == 0) {
         CHECK_EQ(mpshm_own_handle_log()->prepare(1), 0);
-        CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
-        raise(SIGSTOP);
+        await_steps();
         act(line);
         _exit(0);
     }
-    CHECK_EQ(waitpid(*pid, &status, 0), *pid);
+    begin_steps(*pid);
     int slot = slot_of(*pid);
     CHECK(slot >= 0);
     return slot;
-}
-
-/* 0 when the process has ended. */
-static int step(pid_t pid)
-{
-    int status;
-
-    if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) == 0 && waitpid(pid, &status, 0) == pid &&
-        !WIFEXITED(status))
-        return 1;
-    CHECK_EQ(WEXITSTATUS(status), 0);
-    return 0;
 }
 
 /* Kill the process after so many instructions: its slot, which the reaper has cleared; -1 when it
@@ -151,9 +136,8 @@ static int kill_after(long steps, void (*act)(struct line *), struct line *line,
     int slot = start(act, line, &pid);
     const struct mpshm__logged *note = mpshm__sessions[0]->control->handle_log[slot];
 
-    for (long i = 0; i < steps; i++)
-        if (!step(pid))
-            return -1;
+    if (!stepped(pid, steps))
+        return -1;
     *held = atomic_load(&note->state) == MPSHM__HANDLE_HELD;
     const struct mpshm__segment *segment = blocks[0].segment;
     was_marked = atomic_load(&segment->sent[blocks[0].index].writer) == slot + 1;
@@ -303,9 +287,11 @@ static long count_leaks(void (*act)(struct line *), struct line *line)
     long leaks = 0, all = 0;
     pid_t pid;
     int slot = start(act, line, &pid);
+    cpu_set_t everywhere = together(pid);
 
     for (; step(pid); all++)
         leaks += would_leak(line, slot);
+    apart(pid, everywhere);
     if (getenv("V"))
         fprintf(stderr, "%d handles: %ld of %ld instructions\n", handles, leaks, all);
     await_reaper(slot);

@@ -1,7 +1,7 @@
 /* Locks and semaphores whose owners are killed, at any instruction too: they serve the others. */
 #define _GNU_SOURCE
-#include <sys/ptrace.h>
 
+#include "steps.h"
 #include "sync.h"
 #include "session/control_lock.h"
 #include "session/process_slot.h"
@@ -146,7 +146,6 @@ static void units_that_are_events_stay_taken(int strategy)
 static int kill_after(long steps, void (*act)(mpshm_block *), mpshm_block *block)
 {
     static volatile long *finished;
-    int status;
     pid_t pid;
 
     if (finished == NULL)
@@ -155,22 +154,14 @@ static int kill_after(long steps, void (*act)(mpshm_block *), mpshm_block *block
     pid = forked();
 
     if (pid == 0) {
-        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0)
-            _exit(77);
-        raise(SIGSTOP);
+        await_steps();
         act(block);
         *finished = 1;
         for (;;)
             pause();
     }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-        SKIP("ptrace is not allowed here");
-    for (long i = 0; i < steps; i++) {
-        CHECK_EQ(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
-        CHECK_EQ(waitpid(pid, &status, 0), pid);
-        CHECK(WIFSTOPPED(status));
-    }
+    begin_steps(pid);
+    CHECK(stepped(pid, steps));
     kill_and_reap(pid);
     return !*finished;
 }

@@ -1,10 +1,10 @@
 /* One wait for many channels and descriptors: what it finds, and that it misses nothing. */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <sys/ptrace.h>
 #include <time.h>
 
 #include "channel.h"
+#include "steps.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { SANITIZED = 1 };
@@ -146,21 +146,15 @@ static void each_message_of_many_writers_ends_a_wait(void)
 
 static pid_t stopped_after(long steps, struct line *line, const char *data)
 {
-    int status;
     pid_t pid = fork();
 
     if (pid == 0) {
-        CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
-        raise(SIGSTOP);
+        await_steps();
         mpshm_channel_send(line->writer, line->to, data, 300, FOREVER, WAITER(NULL));
         _exit(0);
     }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    for (long i = 0; i < steps; i++)
-        if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) < 0 || waitpid(pid, &status, 0) != pid ||
-            WIFEXITED(status))
-            return 0;
-    return pid;
+    begin_steps(pid);
+    return stepped(pid, steps) ? pid : 0;
 }
 
 static void a_stopped_writer_delays_no_other(int is_killed)
