@@ -268,6 +268,10 @@ def test_a_key_file_must_be_the_users_alone(tmp_path: Path) -> None:
     chosen = argparse.Namespace(**{**vars(NOTHING), "key_file": str(file)})
     with pytest.raises(ValueError, match="chmod 600"):
         place_in_job(chosen, SLURM)
+    chosen.key_file = str(tmp_path)
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        place_in_job(chosen, SLURM)
+    chosen.key_file = str(file)
     file.chmod(0o600)
     place = place_in_job(chosen, SLURM)
     assert place is not None

@@ -215,6 +215,11 @@ def leave_a_daemon_behind(rank: int) -> None:
     daemon.returncode = 0  # it is not waited for
 
 
+def fail_unless_first(rank: int) -> None:
+    if rank:
+        raise Odd("the second one", rank)
+
+
 def start_ranks(rank: int, start_method: str) -> None:
     import mp_spawn
 

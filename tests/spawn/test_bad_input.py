@@ -10,7 +10,7 @@ import pytest
 import rank_functions as ranks
 from support.scripts import run_script
 
-from mp_spawn import run, spawn, start_processes
+from mp_spawn import ProcessRaisedException, run, spawn, start_processes
 
 METHODS = ", ".join(map(repr, get_all_start_methods()))
 
@@ -49,9 +49,21 @@ def test_a_bad_option_is_described_in_one_line(options: dict[str, Any], error: t
         assert "\n" not in str(caught.value)
 
 
-def test_no_number_is_no_time_limit() -> None:
-    with pytest.raises(ValueError, match="timeout=nan is no number of seconds"):
-        run(ranks.nothing, timeout=float("nan"))
+@pytest.mark.parametrize("name", ["timeout", "grace_period"])
+def test_no_number_is_no_time_limit(name: str) -> None:
+    for wrong, error in ((float("nan"), ValueError), ("1", TypeError)):
+        for call in (
+            lambda **options: run(ranks.nothing, **options),
+            lambda **options: start_processes(ranks.nothing, join=False).join(**options),
+        ):
+            with pytest.raises(error, match=f"{name}=.* number of seconds"):
+                call(**{name: wrong})
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e7])
+def test_a_time_limit_may_be_longer_than_any_wait(start_method: str, seconds: float) -> None:
+    with pytest.raises(ProcessRaisedException, match="the second one"):
+        run(ranks.fail_unless_first, nprocs=2, timeout=seconds, grace_period=seconds, start_method=start_method)
 
 
 def test_fn_must_be_callable() -> None:

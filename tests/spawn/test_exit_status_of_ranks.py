@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import rank_functions as ranks
-from support.scripts import run_script, succeeded
+from support.scripts import run_python, run_script, succeeded
 
 import mp_all as mp
 from mp_spawn import ProcessExitedException, start_processes
@@ -142,3 +142,32 @@ def test_an_exit_code_read_by_the_program_itself_is_reported_as_unknown(
     code: str, printed: str, tmp_path: Path
 ) -> None:
     assert succeeded(run_script(tmp_path, REAPER, code)) == printed
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])  # under fork the ranks are its own children
+def test_a_program_that_ignores_the_ends_of_children_learns_how_its_ranks_end(
+    tmp_path: Path, start_method: str
+) -> None:
+    program = f"""
+        import signal, sys
+        import mp_spawn
+
+        def end(rank):
+            sys.exit(3)
+
+        if __name__ == "__main__":
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            print(mp_spawn.run(divmod, (2,), 2, start_method={start_method!r}))
+            try:
+                mp_spawn.run(end, start_method={start_method!r})
+            except mp_spawn.ProcessExitedException as error:
+                print(error.error_index, error.exit_code)
+    """
+    assert succeeded(run_script(tmp_path, program)) == "[(0, 0), (0, 1)]\n0 3\n"
+
+
+def test_ranks_of_a_command_that_is_started_without_news_of_children_end_as_they_do(tmp_path: Path) -> None:
+    rank = "import signal, sys; sys.exit(3 + (signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN))"
+    command = [sys.executable, "-m", "mp_spawn", "-n", "2", "-c", rank]
+    start = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({command[0]!r}, {command!r})"
+    assert run_python("-c", start, cwd=tmp_path).returncode == 4

@@ -123,10 +123,13 @@ def _number(identity: str, key: bytes) -> int:
 
 def _key(path: str | None, environ: Mapping[str, str]) -> bytes:
     if path is not None:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise ValueError(f"others can read {path!r}, which is to be a secret; chmod 600 it")
-            key = file.read()
+        try:
+            with open(path, "rb") as file:
+                mode, key = os.fstat(file.fileno()).st_mode, file.read()
+        except OSError as error:
+            raise ValueError(f"the key file {path!r} cannot be read: {os.strerror(error.errno or 0)}") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ValueError(f"others can read {path!r}, which is to be a secret; chmod 600 it")
     else:
         key = os.fsencode(environ.get(KEY, ""))
     # A newline is none of the key, but may be a byte of one that is no text.

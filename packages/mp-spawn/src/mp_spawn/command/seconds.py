@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-# About 23 days: a poll takes milliseconds as a C int, and some waits add seconds of their own.
-MOST = 2_000_000.0
+from mp_spawn.jobs.seconds import MOST
 
 
 def seconds(text: str) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import Job
 from mp_spawn.jobs.running_job import RunningJob
+from mp_spawn.jobs.seconds import checked_seconds
 from mp_spawn.jobs.supervisor import KILL_TO_DEAD, Supervisor
 from mp_spawn.output.destinations import Captured
 from mp_spawn.ranks.process_handle import PidFd, lock
@@ -122,6 +123,7 @@ class ProcessContext(RunningJob):
         >>> mp.start_processes(print, nprocs=2, join=False, output="capture").join()
         True
         """
+        timeout, grace_period = checked_seconds("timeout", timeout), checked_seconds("grace_period", grace_period)
         try:
             if self._supervisor.signals is not None or threading.current_thread() is not threading.main_thread():
                 return self._join(timeout, grace_period)
@@ -157,6 +159,7 @@ class ProcessContext(RunningJob):
         """
         from mp_spawn.jobs import join_in_loop  # and asyncio with it
 
+        timeout, grace_period = checked_seconds("timeout", timeout), checked_seconds("grace_period", grace_period)
         return join_in_loop.join(self.join, self._supervisor.watch, timeout, grace_period)
 
     @classmethod
@@ -248,6 +251,7 @@ class ProcessContext(RunningJob):
         >>> [process.is_alive() for process in context.processes]
         [False, False]
         """
+        grace_period = checked_seconds("grace_period", grace_period)
         deadline = time.monotonic() + grace_period
         if self._lock.acquire(timeout=grace_period):
             try:

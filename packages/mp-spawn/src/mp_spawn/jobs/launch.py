@@ -29,6 +29,7 @@ from mp_spawn.jobs.job import (
 )
 from mp_spawn.jobs.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.jobs.running_job import RunningJob, end_late
+from mp_spawn.jobs.seconds import checked_seconds
 from mp_spawn.jobs.zygote import ZygoteLauncher
 from mp_spawn.output.destinations import output_for
 from mp_spawn.output.streams import Streams
@@ -380,8 +381,7 @@ def run(
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     options = options_among(locals())
-    if timeout is not None and timeout != timeout:
-        raise ValueError("timeout=nan is no number of seconds; give None for no limit")
+    timeout, grace_period = checked_seconds("timeout", timeout), checked_seconds("grace_period", grace_period)
     if engine is not None:
         run_on = engine_lookup.load("run", f"engine={engine!r}")
         blobs = run_on(engine, fn, args, nprocs, timeout, grace_period, **options)

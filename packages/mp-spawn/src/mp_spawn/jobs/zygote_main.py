@@ -102,6 +102,8 @@ def main(file: IO[bytes], path: list[str]) -> None:
     watched = set() if death_pipe.arm(specs[0].death_pipe.fd) else {specs[0].death_pipe.fd}
     gc.freeze()  # the ranks share these objects, until one writes to them
     may_fork = _has_one_thread()
+    # Ignored, it would leave no status of a rank; the ranks ignore it, if the program does.
+    of_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid_of_zygote = os.getpid()
     status_of: dict[int, int] = {}
     own_groups: set[int] = set()
@@ -121,6 +123,7 @@ def main(file: IO[bytes], path: list[str]) -> None:
                 os.read(told, 1)
                 os.close(told)
                 launcher.close()
+                signal.signal(signal.SIGCHLD, of_children)
                 # The status is the zygote's to write.
                 for fd in {*zygote.others(spec), spec.status.fd}:
                     os.close(fd)
