@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mp_spawn.jobs.seconds import MOST
+from mp_spawn.jobs.time_limits import MOST
 
 
 def seconds(text: str) -> float:

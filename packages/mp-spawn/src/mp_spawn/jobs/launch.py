@@ -29,7 +29,7 @@ from mp_spawn.jobs.job import (
 )
 from mp_spawn.jobs.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.jobs.running_job import RunningJob, end_late
-from mp_spawn.jobs.seconds import checked_seconds
+from mp_spawn.jobs.time_limits import checked_seconds
 from mp_spawn.jobs.zygote import ZygoteLauncher
 from mp_spawn.output.destinations import output_for
 from mp_spawn.output.streams import Streams
