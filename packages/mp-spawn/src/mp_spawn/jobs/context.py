@@ -12,8 +12,8 @@ from typing import Any, Self
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import Job
 from mp_spawn.jobs.running_job import RunningJob
-from mp_spawn.jobs.time_limits import checked_seconds
 from mp_spawn.jobs.supervisor import KILL_TO_DEAD, Supervisor
+from mp_spawn.jobs.time_limits import checked_seconds
 from mp_spawn.output.destinations import Captured
 from mp_spawn.ranks.process_handle import PidFd, lock
 from mp_spawn.ranks.rank import Rank, stacks_of
