@@ -11,6 +11,9 @@ are two steps:
 
     wait     without a lock, for an event that stays: a pipe at its end, a child that waitid() leaves in place
     read     under the lock, without blocking; the status is kept for every later caller
+
+A thread that was in the middle of a poll when the lock came may still read the status that a fork server has sent. It
+stores the code then, a moment later: who finds nothing to read looks for that for `STOLEN_S` seconds.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 POLL_EVERY_S = 0.02
 SHORTEST_POLL_S = 0.0005
+STOLEN_S = 0.2
 
 
 def has_pidfds() -> bool:
@@ -287,7 +291,9 @@ class LockedPopen:
     def _read(self) -> int | None:
         with self._lock:
             if self._popen.returncode is None and self._popen.method == "forkserver":
-                self._popen.returncode = self._from_server()
+                status = self._from_server()
+                if self._popen.returncode is None:
+                    self._popen.returncode = status
                 return self._popen.returncode  # type: ignore[no-any-return]
             # A signal handler that raises just after the status has been read would lose it: look first.
             if self._status is None and hasattr(os, "waitid"):
@@ -302,7 +308,10 @@ class LockedPopen:
             try:
                 return forkserver.read_signed(self._popen.sentinel)  # type: ignore[no-any-return]
             except (OSError, EOFError):
-                self.lost = True
+                until = time.monotonic() + STOLEN_S
+                while self._popen.returncode is None and time.monotonic() < until:
+                    time.sleep(SHORTEST_POLL_S)
+                self.lost = self._popen.returncode is None
         return 255 if self.lost and self._pidfd.ended() else None
 
 
