@@ -195,7 +195,6 @@ import os
 AT_IMPORT = os.environ.get("OMP_NUM_THREADS"), "numpy" in __import__("sys").modules  # as NumPy's libraries read it
 import numpy
 import mp_all as mp
-from mp_pool.scheduling import workers
 import sys
 
 def limits():
@@ -227,7 +226,6 @@ def test_threads_per_worker_is_in_the_environment_before_numpy_is_imported(start
 OF_BAR = """
 import sys
 import mp_all as mp
-from mp_pool.scheduling import workers
 
 def square(number):
     if number == 7:
