@@ -33,7 +33,8 @@ def has_signal(pid: int | str, number: int, *sets: str) -> bool | None:
     """
     Tell whether one of these sets of signals of a process has the signal *number*; None if the process has ended.
 
-    The sets are those of its status file: SigPnd, ShdPnd (pending), SigBlk, SigIgn and SigCgt (has a handler).
+    The sets are those of its status file: SigPnd, ShdPnd (pending), SigBlk, SigIgn and SigCgt (has a handler). A set
+    that a sandbox leaves out is empty.
 
     >>> import os, signal
     >>> has_signal(os.getpid(), signal.SIGKILL, "SigBlk", "SigIgn", "SigCgt")
@@ -42,4 +43,4 @@ def has_signal(pid: int | str, number: int, *sets: str) -> bool | None:
     fields = dict(line.split(":\t", 1) for line in lines_of_kernel_file(f"/proc/{pid}/status") if ":\t" in line)
     if fields.get("State", "Z")[0] in "ZX":
         return None
-    return any(int(fields[name], 16) >> (number - 1) & 1 for name in sets)
+    return any(int(fields.get(name, "0"), 16) >> (number - 1) & 1 for name in sets)
