@@ -324,7 +324,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         return max(0, self._maxsize - self.qsize())
 
     def full(self) -> bool:
-        return self.qsize() >= self._maxsize
+        return not self._free_places()
 
     def close(self) -> None:
         self._closed = True  # a put that waits in another thread sees why its message cannot be sent

@@ -22,8 +22,9 @@ from mp_core.locks import sync
 from mp_core.locks.robust_locks import RLock
 from mp_core.locks.sync import SharedBlock
 from mp_core.sharing.backend import check, condition_notify, ffi, lib, recorders, timeline_now
-from mp_core.system import exit_status, imports
+from mp_core.system import exit_status
 from mp_core.system.fan_out import declare_one_receiver
+from mp_core.system.semaphore_views import Awaited, Count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,12 +87,11 @@ class Condition(synchronize.Condition):
 
     @property
     def _sleeping_count(self) -> Any:
-        waiters = partial(lib.mpshm_condition_waiters, self._shared.pointer)
-        return imports.load("mp_core.system.semaphore_views").Count(waiters)
+        return Count(partial(lib.mpshm_condition_waiters, self._shared.pointer))
 
     @property
     def _woken_count(self) -> Any:
-        return imports.load("mp_core.system.semaphore_views").Count(int)
+        return Count(int)
 
     _wait_semaphore = _woken_count
 
@@ -204,12 +204,11 @@ class Event(synchronize.Event):
 
     @property
     def _flag(self) -> Any:
-        is_set = partial(lib.mpshm_event_is_set, self._shared.pointer)
-        return imports.load("mp_core.system.semaphore_views").Count(is_set)
+        return Count(partial(lib.mpshm_event_is_set, self._shared.pointer))
 
     @property
     def _cond(self) -> Any:
-        return imports.load("mp_core.system.semaphore_views").Awaited(self.wait)
+        return Awaited(self.wait)
 
     def is_set(self) -> bool:
         """Return whether the event is set."""
