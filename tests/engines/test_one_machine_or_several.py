@@ -123,6 +123,16 @@ def test_a_job_whose_output_nobody_reads_ends_after_a_signal(where: list[str], t
         assert process.wait(60) == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("mode", ["prefix", "capture"])
+def test_a_job_whose_output_nobody_reads_ends_after_its_time(where: list[str], mode: str) -> None:
+    code = "import time; print('x' * 200_000, flush=True); time.sleep(300)"
+    options = ["-n", "2", "--output", mode, "--timeout", "3", "--grace-period", "1"]
+    with started(*where, *options, "-c", code) as process:
+        assert process.wait(60) == 124
+        assert process.stderr is not None
+        assert b"nobody reads it" in process.stderr.read()
+
+
 def test_a_signal_that_a_scheduler_sends_to_each_node_reaches_each_rank_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

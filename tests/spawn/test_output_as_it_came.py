@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import ended as has_ended
 from support.waiting import until
 
 from mp_spawn import run
@@ -36,6 +38,20 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
     finally:
         process.kill()
     return process.returncode, out, err
+
+
+def full_pipe() -> tuple[int, int, int]:
+    """
+    Return the two ends of a pipe in which no byte has room, and how many are in it.
+    """
+    read, write = os.pipe()
+    filled = 0
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filled += os.write(write, b"x" * 4096)
+    os.set_blocking(write, True)
+    return read, write, filled
 
 
 @BOTH
@@ -178,6 +194,70 @@ def test_a_reader_that_does_not_read_keeps_no_signal_from_ending_the_job(tmp_pat
         os.close(nobody_reads)
     assert code == 128 + signal.SIGTERM, err
     assert b"nobody reads it" in err
+
+
+@BOTH
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_when_its_ranks_have_ended_and_nobody_reads(
+    tmp_path: Path, mode: str, signum: signal.Signals
+) -> None:
+    text = """
+        import os
+        os.write(1, b"x" * 40_000)
+        open(os.environ["RANK"], "w").write(str(os.getpid()))
+    """
+    nobody_reads, output = os.pipe()
+    process = start(tmp_path, text, "-n", "2", "--output", mode, "--grace-period", "1", stdout=output)
+    os.close(output)
+    try:
+        pids = [until(lambda: (tmp_path / rank).exists() and (tmp_path / rank).read_text(), 60) for rank in "01"]
+        assert until(lambda: all(has_ended(int(pid)) for pid in pids), 60)
+        process.send_signal(signum)
+        code, _, err = ended(process)
+    finally:
+        os.close(nobody_reads)
+    assert code == 128 + signum, err
+    assert err == b"the rest of the output of the ranks is lost: nobody reads it\n"
+
+
+def test_a_failure_ends_the_other_ranks_although_nobody_reads_of_it(tmp_path: Path) -> None:
+    text = """
+        import os, time
+        rank = os.environ["RANK"]
+        open(rank, "w").write(str(os.getpid()))
+        if rank == "0":
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            raise SystemExit(7)
+        time.sleep(300)
+    """
+    nobody_reads, output, _ = full_pipe()
+    process = start(tmp_path, text, "-n", "2", "--grace-period", "1", stderr=output)
+    os.close(output)
+    try:
+        pids = [until(lambda: (tmp_path / rank).exists() and (tmp_path / rank).read_text(), 60) for rank in "01"]
+        (tmp_path / "go").touch()
+        assert until(lambda: all(has_ended(int(pid)) for pid in pids), 60)
+        process.send_signal(signal.SIGTERM)
+        assert ended(process)[0] == 7
+    finally:
+        os.close(nobody_reads)
+
+
+def test_messages_that_are_read_late_all_come_in_order(tmp_path: Path) -> None:
+    text = """
+        open("starts", "a").write("x")
+        raise SystemExit(7)
+    """
+    read, output, filled = full_pipe()
+    process = start(tmp_path, text, "-n", "1", "--max-restarts", "3", stderr=output)
+    os.close(output)
+    with os.fdopen(read, "rb") as file:
+        assert until(lambda: (tmp_path / "starts").exists() and (tmp_path / "starts").read_text() == "xxxx", 60)
+        lines = file.read()[filled:].splitlines()
+    assert ended(process)[0] == 7
+    assert [line[-7:] for line in lines[:3]] == [b"1 of 3)", b"2 of 3)", b"3 of 3)"], lines
+    assert len(lines) == 5, lines
 
 
 def test_a_log_file_that_cannot_be_written_is_named_once_and_has_no_gap(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from mp_core.system.descriptor import readable
@@ -26,8 +27,10 @@ from mp_spawn.command.command_options import (
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import OF_A_FORK, check_options, check_room
 from mp_spawn.jobs.running_job import end_late
-from mp_spawn.output.terminal import TIMED_OUT, Row, tell, tell_failure, tell_late, write_captured
-from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
+from mp_spawn.jobs.supervisor import later
+from mp_spawn.output.messages import tell
+from mp_spawn.output.terminal import TIMED_OUT, Row, write_end
+from mp_spawn.ranks.signals import TERM_TO_KILL, Ended, Forwarding, raise_if_ending
 
 
 def main(chosen: argparse.Namespace, recording: Recording) -> int:
@@ -107,16 +110,25 @@ def _drive(
             if late is None and time.monotonic() > deadline and context.is_running():
                 context.exit_code = TIMED_OUT
                 late = end_late(context, context.output, chosen.timeout)
-    if chosen.output == "capture":
-        write_captured(context.output, len(context.pids()))
-    if late is not None:
-        return tell_late(late)
+
+        def is_to_end() -> bool:
+            if readable(signals.fd, 0):
+                signals.handle(context.hear_signal)
+            return late is not None or bool(context.told_by)
+
+        error = late or _failure_of(context)
+        is_given_up = later(is_to_end, min(chosen.shutdown_timeout, TERM_TO_KILL))
+        is_written = write_end(context.output, error, partial(_table_of, context), is_given_up)
+        code: int = TIMED_OUT if late else context.code()
+        return code if is_written or code else 128 + context.told_by
+
+
+def _failure_of(context: Any) -> ProcessException | None:
     try:
         context.join()
     except ProcessException as error:
-        tell_failure(error.failures[0], _table_of(context, error))
-    code: int = context.code()
-    return code
+        return error
+    return None
 
 
 def _start(chosen: argparse.Namespace, call: Call, nprocs: int, engine: Any, signals: Forwarding) -> Any:

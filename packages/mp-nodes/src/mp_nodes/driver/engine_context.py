@@ -97,7 +97,9 @@ class EngineContext(RunningJob):
         # How often all ranks have been started again; whether they were told to end: they are not started again then,
         # and by a signal, after which they are sent no SIGTERM in addition.
         self._attempt = 0
-        self._is_to_end = self._was_signalled = False
+        self._is_to_end = False
+        #: The signal that has ended the ranks, if one has.
+        self.told_by = 0
         #: The exit code of the job, if that is not for its ranks to say.
         self.exit_code: int | None = None
         self._given_up = threading.Event()
@@ -208,7 +210,7 @@ class EngineContext(RunningJob):
     def terminate(self, grace_period: float = 0.0) -> None:
         """End the ranks of all nodes, as `ProcessContext.terminate` does."""
         self._is_to_end = True
-        self._ask(protocol.End(grace_period, False, self._was_signalled))
+        self._ask(protocol.End(grace_period, False, bool(self.told_by)))
         self._done.wait(grace_period + self._to_end + NODE_LOST_AFTER)
 
     def _interrupt(self) -> None:
@@ -218,7 +220,7 @@ class EngineContext(RunningJob):
     def send_signal(self, signum: int) -> None:
         """Send a signal to all ranks, as `ProcessContext.send_signal` does."""
         if signum in ENDING:
-            self._is_to_end = self._was_signalled = True
+            self._is_to_end, self.told_by = True, signum
         self._ask(protocol.Signal(signum))
 
     def stacks(self) -> dict[int, str]:
@@ -353,7 +355,7 @@ class EngineContext(RunningJob):
                 self._end_at, self._give_up_at = float("inf"), now + command.grace_period + self._to_end
         if self._end_at is not None and now >= self._end_at:
             self._end_at, self._give_up_at = float("inf"), now + self._to_end
-            self._send_all(lambda: protocol.End(0.0, True, self._was_signalled))
+            self._send_all(lambda: protocol.End(0.0, True, bool(self.told_by)))
         if self._give_up_at is not None and now >= self._give_up_at:
             for state in self._states:
                 if not state.ended:

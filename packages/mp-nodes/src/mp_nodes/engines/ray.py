@@ -11,7 +11,7 @@ from typing import Any
 from mp_nodes.engines.ray_agents import TO_ANSWER, RayAgents, named, within
 from mp_nodes.protocol import Agents, EngineError
 from mp_spawn.jobs.job import at_least
-from mp_spawn.output.terminal import tell
+from mp_spawn.output.messages import tell
 
 EXTRA = 'pip install "mp-nodes[ray]"'
 # Seconds before the program says that it waits.

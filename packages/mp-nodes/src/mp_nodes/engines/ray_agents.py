@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mp_nodes.protocol import EngineError, Hello, Leave, Lost, Node, Start
-from mp_spawn.output.terminal import tell
+from mp_spawn.output.messages import tell
 
 # Bytes of an object in Ray's store, and buffers in it.
 PIECE = 16 << 20

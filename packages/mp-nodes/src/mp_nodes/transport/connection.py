@@ -17,7 +17,7 @@ from typing import Any
 from mp_nodes.agent.agent import Agent
 from mp_nodes.protocol import Leave, Lost, Node, Signalled, Start
 from mp_nodes.transport.wire import CHUNK, TamperedError, Wire
-from mp_spawn.output.terminal import tell
+from mp_spawn.output.messages import tell
 
 # Seconds for the agents to leave once the job is over.
 TO_LEAVE = 2.0

@@ -32,7 +32,7 @@ from mp_nodes.protocol import EngineError
 from mp_nodes.transport import handshake
 from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.wire import Wire
-from mp_spawn.output.terminal import tell
+from mp_spawn.output.messages import tell
 from mp_spawn.ranks.signals import Forwarding, raise_if_ending
 
 MOST_UNPROVEN = 32

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 from mp_core.system import engine_lookup
 from mp_core.system.descriptor import inheritable
@@ -32,8 +33,9 @@ from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
 from mp_spawn.jobs.launch import prepare
 from mp_spawn.jobs.running_job import end_late
-from mp_spawn.output.destinations import Capture, Output, Prefix, output_for
-from mp_spawn.output.terminal import Row, progress, tell, tell_failure, tell_late, write_captured
+from mp_spawn.output.destinations import Output, Prefix, output_for
+from mp_spawn.output.messages import messages, tell, telling_records
+from mp_spawn.output.terminal import TIMED_OUT, Row, progress, write_end
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
 from mp_spawn.ranks.signals import FORWARDED, Ended, Forwarding
 
@@ -48,8 +50,19 @@ def main(arguments: list[str] | None = None) -> int:
     2
     """
     open_streams()
+    with telling_records():
+        code = run(sys.argv[1:] if arguments is None else arguments)
     try:
-        chosen = parsed(sys.argv[1:] if arguments is None else arguments)
+        messages.finish()
+    except KeyboardInterrupt:  # nobody reads them
+        return 128 + signal.SIGINT
+    return code
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command as *arguments* say; some of its messages may still be on their way."""
+    try:
+        chosen = parsed(arguments)
         check(chosen)
         recording = recorder_of(chosen.timeline)
     except (OSError, TypeError, ValueError) as refusal:
@@ -132,14 +145,19 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         except BaseException:
             context.terminate()
             raise
-    if isinstance(job.output, Capture):
-        write_captured(job.output, nprocs)
-    if error is None:
-        return 0
+        return conclude(context, job.output, error)
+
+
+def conclude(context: ProcessContext, output: Output, error: ProcessException | TimeoutError | None) -> int:
+    """Write what is left to write, as long as somebody reads it, and return the exit code."""
+    supervisor = context._supervisor
+    is_written = write_end(output, error, partial(table_of, context), supervisor.is_given_up)
     if isinstance(error, TimeoutError):
-        return tell_late(error)
-    tell_failure(error.failures[0], table_of(context, error))
-    return error.failures[0].code()
+        return TIMED_OUT
+    if error is not None:
+        return error.failures[0].code()
+    # Ranks that have ended well are no success if a signal that came later has cost their output.
+    return 0 if is_written else 128 + supervisor.told_by
 
 
 def not_started(stopped: Ended | OSError) -> int:
@@ -201,6 +219,7 @@ def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
 
 
 def table_of(context: ProcessContext, error: ProcessException) -> list[Row]:
+    """Return the rows of all ranks."""
     failed = {failure.rank: failure for failure in error.failures}
     rows = []
     for rank in context._ranks:

@@ -252,6 +252,7 @@ class ProcessContext(RunningJob):
         [False, False]
         """
         grace_period = checked_seconds("grace_period", grace_period)
+        self._supervisor.is_terminated = True
         deadline = time.monotonic() + grace_period
         if self._lock.acquire(timeout=grace_period):
             try:

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from selectors import EVENT_READ, BaseSelector
 from typing import Any, Self
 
-from mp_spawn.errors import Failure, ProcessException, exception_of
+from mp_spawn.errors import Failure, ProcessException, exception_of, name_of_signal
 from mp_spawn.jobs.job import Job, are_descriptors_few
 from mp_spawn.ranks.process_handle import POLL_EVERY_S
 from mp_spawn.ranks.rank import Events, Rank, all_ended
@@ -66,11 +66,16 @@ class Supervisor:
         self.past: list[Failure] = []
         #: By a signal, which the ranks have been sent: they are not started again, and are sent no SIGTERM in addition.
         self.was_told_to_end = False
+        self.told_by = 0
+        #: The program has ended them itself, as one does that are late.
+        self.is_terminated = False
         self._polled_at = 0.0
         # The ranks to be started again when they, and what they have left, have ended; and when those are killed.
         self._ending: dict[Rank, float] = {}
         # From SIGTERM to SIGKILL.
         self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
+        #: Tells whether output that nobody reads is to be left unwritten.
+        self.is_given_up = later(self._is_to_end, min(self._time_to_end, TERM_TO_KILL))
 
     @classmethod
     def start(cls, job: Any, signals: Any = None) -> Self:
@@ -95,6 +100,7 @@ class Supervisor:
         """Send a signal on to the ranks. After one that ends them they are not started again."""
         if signum in ENDING:
             self.was_told_to_end = True
+            self.told_by = signum
         # A key of the terminal has reached rank 0 if that is in the group of this process.
         witness = self.job.launcher.witness if self.job is not None and self.job.gives_terminal else 0
         for rank in self.ranks:
@@ -247,11 +253,10 @@ class Supervisor:
                 self.pass_time(grace_period)
             # Again: the signal may have come meanwhile. A second one would be handled in the middle of the first.
             if not self.was_told_to_end:
-                for rank in self.ranks:
-                    # A rank that has raised ends already: its threads, and what it calls at its end, may need the time.
-                    if rank.report is None or rank.report.kind is not Kind.RAISED:
-                        rank.signal(signal.SIGTERM, casualties)
-                        rank.signal(signal.SIGCONT, casualties)  # a stopped one takes the other signal then
+                # A rank that has raised ends already: its threads, and what it calls at its end, may need the time.
+                others = [rank for rank in self.ranks if rank.report is None or rank.report.kind is not Kind.RAISED]
+                self._signal(others, signal.SIGTERM, casualties)
+                self._signal(others, signal.SIGCONT, casualties)  # a stopped one takes the other signal then
                 grace_period = 0.0
             self.pass_time(max(grace_period, self._time_to_end))
         finally:
@@ -270,8 +275,12 @@ class Supervisor:
 
     def signal(self, signum: int, casualties: bool = False) -> None:
         """Send a signal to the ranks that run; the ends of *casualties* are no failures."""
-        for rank in self.ranks:
-            rank.signal(signum, casualties)
+        self._signal(self.ranks, signum, casualties)
+
+    def _signal(self, ranks: list[Rank], signum: int, casualties: bool) -> None:
+        ended = [rank for rank in ranks if rank.signal(signum, casualties)]
+        for rank in ended:  # after all signals: a program's handler of records may wait
+            logger.warning("Terminating process %s via signal %s", rank.pid, name_of_signal(signum))
 
     def pass_time(self, seconds: float) -> None:
         """Wait until all have ended, at most *seconds*, and read their reports."""
@@ -304,9 +313,11 @@ class Supervisor:
                 if self.hears_an_end() or self.was_told_to_end or time.monotonic() > until:
                     break
                 time.sleep(POLL_EVERY_S)
-            # A reader of the output that does not read has some time.
-            self.job.output.finish(later(self.hears_an_end, min(self._time_to_end, TERM_TO_KILL)))
+            self.job.output.finish(self.is_given_up)
             self.job.death_pipe.close()
+
+    def _is_to_end(self) -> bool:
+        return self.hears_an_end() or self.is_terminated
 
     def hears_an_end(self) -> bool:
         """Handle the signals that have come to the command; tell whether one of them ends the job."""

@@ -264,6 +264,10 @@ class Capture(Piped):
     def take(self, rank: int, stream: str, data: bytes) -> None:
         self._texts[rank, stream] += data
 
+    def written(self) -> list[tuple[int, str]]:
+        """Return the ranks and streams that have been written to, by rank, standard output first."""
+        return sorted(self._texts, key=lambda place: (place[0], STREAMS.index(place[1])))
+
     def data(self, rank: int, stream: str) -> bytes:
         """Return the bytes that a rank has written."""
         return bytes(self._texts.get((rank, stream), b""))

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
-from mp_spawn.errors import Failure
-from mp_spawn.output.destinations import STREAMS, Capture, write_to
+from mp_spawn.errors import Failure, ProcessException
+from mp_spawn.output.destinations import Capture, Output, has_written, write_to
+from mp_spawn.output.messages import messages, tell
 
 REDRAW_EVERY_S = 0.1
 BAR = "{desc} {bar} {n_fmt}/{total_fmt} {elapsed}"
@@ -36,31 +37,40 @@ class Row(NamedTuple):
     failed: bool
 
 
-def write_captured(output: Capture, count: int) -> None:
-    """Write to the streams of this process what so many ranks have written to theirs."""
-    for rank in range(count):
-        for stream in STREAMS:
-            try:
-                write_to(getattr(sys, stream), output.data(rank, stream))
-            except OSError as failed:  # the ranks may have ended well all the same
-                tell(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}")
+def write_end(
+    output: Output,
+    error: ProcessException | TimeoutError | None,
+    rows: Callable[[ProcessException], list[Row]],
+    is_given_up: Callable[[], bool],
+) -> bool:
+    """
+    Write the captured output of all ranks, and how the job has ended, with the *rows* of a failure.
+
+    Return False if some output is lost: nobody reads it, and *is_given_up* has said so.
+    """
+    is_written = not output.is_writing()
+    if isinstance(output, Capture):
+        thread = threading.Thread(target=_write_captured, args=(output,), name="mp-spawn output", daemon=True)
+        thread.start()
+        is_written = has_written(thread, is_given_up)
+    if isinstance(error, TimeoutError):
+        # With the stacks of the ranks.
+        tell(f"mp-spawn: {error}", *getattr(error, "__notes__", ()))
+    elif error is not None:
+        _tell_failure(error.failures[0], rows(error))
+    return messages.finish(is_given_up) and is_written
 
 
-def tell(*lines: str) -> None:
-    """Write *lines* to standard error. If its terminal or its reader has gone, the exit code has to say it."""
-    try:
-        print(*lines, sep="\n", file=sys.stderr)
-    except OSError:
-        _discard_output(sys.stderr)
+def _write_captured(output: Capture) -> None:
+    """Write to the streams of this process what the ranks have written to theirs."""
+    for rank, stream in output.written():
+        try:
+            write_to(getattr(sys, stream), output.data(rank, stream))
+        except OSError as failed:  # the ranks may have ended well all the same
+            tell(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}")
 
 
-def tell_late(late: TimeoutError) -> int:
-    """Write to standard error that the ranks have been ended, with their stacks; return the exit code."""
-    tell(f"mp-spawn: {late}", *getattr(late, "__notes__", ()))
-    return TIMED_OUT
-
-
-def tell_failure(first: Failure, rows: list[Row]) -> None:
+def _tell_failure(first: Failure, rows: list[Row]) -> None:
     """Write the first failure and the table of all ranks to standard error, failed ranks in red on a terminal."""
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     lines = [text.rstrip("\n") for text in (first.traceback, first.stack) if text]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import pickle
 import selectors
 import signal
@@ -20,8 +19,6 @@ from mp_spawn.ranks.process_group import is_alive, leads_group, send_to_group
 from mp_spawn.ranks.process_handle import POLL_EVERY_S, SHORTEST_POLL_S, PidFd, has_closed_pipe
 from mp_spawn.ranks.report_pipe import Inbox, Kind, Report
 from mp_spawn.ranks.signals import Deferral, Forwarding
-
-logger = logging.getLogger("mp_spawn")
 
 # A death is seen when the kernel has closed the process's files, and by then its peers may have failed with broken
 # connections. In the order of failures, a death therefore counts as so many seconds earlier.
@@ -145,21 +142,22 @@ class Rank:
         """Return the stacks; empty if they do not come in time. The threads *blocking* blocked the signal before."""
         return "" if self.stacks is None else self.stacks.wait(self.pid, seconds, blocking).rstrip()
 
-    def signal(self, signum: int, casualty: bool = False) -> None:
+    def signal(self, signum: int, casualty: bool = False) -> bool:
         """
         Send a signal, if the process still runs and the system lets us: the other ranks must be sent theirs. The end of
-        a *casualty* is from now on no failure of its own.
+        a *casualty* is from now on no failure of its own; return whether it has become one.
         """
         if self.ended:
-            return
-        if casualty and self._casualty_at is None:
+            return False
+        is_new = casualty and self._casualty_at is None
+        if is_new:
             self._casualty_at = time.monotonic()
-            logger.warning("Terminating process %s via signal %s", self.pid, name_of_signal(signum))
         with suppress(OSError):
             if signum in self._to_group and self._pidfd.send(0) and leads_group(self.pid):
                 send_to_group(self.pid, signum)
             else:
                 self._pidfd.send(signum)
+        return is_new
 
     def failure(self, needs_result: bool) -> Failure | None:
         """Judge the end of this rank: return its failure, or None if it has not failed by itself."""
