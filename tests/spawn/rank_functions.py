@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import time
+from multiprocessing import Process
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn
 
 # Longer than any test, in seconds: ranks that a test ends do not end by themselves.
@@ -114,6 +116,24 @@ def interrupt_self(rank: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.kill(os.getpid(), signal.SIGINT)
     time.sleep(LONG)
+
+
+def interrupt_self_and_end_after_the_other(rank: int, folder: Path) -> None:
+    if rank == 0:
+        signal.signal(signal.SIGTERM, lambda *_: (folder / "was ended").touch())
+        (folder / "waits").touch()
+        while not (folder / "was ended").exists():
+            time.sleep(0.01)
+        return
+    while not (folder / "waits").exists():
+        time.sleep(0.01)
+    Process(target=wait_for_file, args=(folder / "was ended",)).start()  # joined at the end of this process
+    raise KeyboardInterrupt
+
+
+def wait_for_file(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
 
 
 def leave(rank: int, code: Any) -> None:

@@ -256,6 +256,31 @@ def test_ends_of_a_program_have_their_exit_code_and_reason(text: str, code: int,
     assert ("ValueError: y" in done.stdout) == ("ValueError('y')" in text)
 
 
+def test_a_keyboard_interrupt_of_one_rank_ends_the_others_before_its_threads_have_ended(tmp_path: Path) -> None:
+    text = """
+        import os, signal, sys, threading, time
+
+        def wait_for(name):
+            while not os.path.exists(name):
+                time.sleep(0.01)
+
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGTERM, lambda *_: open("was ended", "w").close())
+            open("waits", "w").close()
+            wait_for("was ended")
+        else:
+            wait_for("waits")
+            threading.Thread(target=wait_for, args=("was ended",)).start()
+            raise KeyboardInterrupt
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "mp_spawn", "-n", "2", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "signal SIGINT" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("env", [[], ["--env", "OMP_NUM_THREADS=1"]], ids=["forked", "in an interpreter of its own"])
 def test_a_rank_has_the_options_after_x_of_the_interpreter(env: list[str]) -> None:
     options = ["-X", "int_max_str_digits=0", "-X", "own", "-X", "utf8"]

@@ -296,3 +296,10 @@ def test_a_report_is_written_to_no_file(start_method: str, tmp_path: Path) -> No
     allowed = re.compile(f"written to: ({os.devnull}|/proc/self/fd/[0-9]+)")
     opened = [line for line in done.stderr.splitlines() if not allowed.fullmatch(line)]
     assert opened == []
+
+
+def test_a_keyboard_interrupt_of_one_rank_ends_the_others_before_its_children_have_ended(
+    start_method: str, tmp_path: Path
+) -> None:
+    error = failing(ranks.interrupt_self_and_end_after_the_other, tmp_path, start_method=start_method)
+    assert (error.error_index, error.failures[0].signal_name) == (1, "SIGINT")

@@ -40,6 +40,15 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
     return process.returncode, out, err
 
 
+def written_pids(folder: Path, count: int) -> list[int]:
+    """
+    Wait until so many ranks have written their pids to a file each; return the pids.
+    """
+    files = [folder / str(rank) for rank in range(count)]
+    assert until(lambda: all(file.exists() and file.read_text() for file in files), 60)
+    return [int(file.read_text()) for file in files]
+
+
 def full_pipe() -> tuple[int, int, int]:
     """
     Return the two ends of a pipe in which no byte has room, and how many are in it.
@@ -210,8 +219,8 @@ def test_a_signal_ends_the_command_when_its_ranks_have_ended_and_nobody_reads(
     process = start(tmp_path, text, "-n", "2", "--output", mode, "--grace-period", "1", stdout=output)
     os.close(output)
     try:
-        pids = [until(lambda: (tmp_path / rank).exists() and (tmp_path / rank).read_text(), 60) for rank in "01"]
-        assert until(lambda: all(has_ended(int(pid)) for pid in pids), 60)
+        pids = written_pids(tmp_path, 2)
+        assert until(lambda: all(map(has_ended, pids)), 60)
         process.send_signal(signum)
         code, _, err = ended(process)
     finally:
@@ -235,9 +244,9 @@ def test_a_failure_ends_the_other_ranks_although_nobody_reads_of_it(tmp_path: Pa
     process = start(tmp_path, text, "-n", "2", "--grace-period", "1", stderr=output)
     os.close(output)
     try:
-        pids = [until(lambda: (tmp_path / rank).exists() and (tmp_path / rank).read_text(), 60) for rank in "01"]
+        pids = written_pids(tmp_path, 2)
         (tmp_path / "go").touch()
-        assert until(lambda: all(has_ended(int(pid)) for pid in pids), 60)
+        assert until(lambda: all(map(has_ended, pids)), 60)
         process.send_signal(signal.SIGTERM)
         assert ended(process)[0] == 7
     finally:

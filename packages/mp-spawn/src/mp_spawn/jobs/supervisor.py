@@ -254,7 +254,8 @@ class Supervisor:
             # Again: the signal may have come meanwhile. A second one would be handled in the middle of the first.
             if not self.was_told_to_end:
                 # A rank that has raised ends already: its threads, and what it calls at its end, may need the time.
-                others = [rank for rank in self.ranks if rank.report is None or rank.report.kind is not Kind.RAISED]
+                ending = (Kind.RAISED, Kind.INTERRUPTED)
+                others = [rank for rank in self.ranks if rank.report is None or rank.report.kind not in ending]
                 self._signal(others, signal.SIGTERM, casualties)
                 self._signal(others, signal.SIGCONT, casualties)  # a stopped one takes the other signal then
                 grace_period = 0.0

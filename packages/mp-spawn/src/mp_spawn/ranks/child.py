@@ -129,6 +129,7 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
     except BaseException as error:
         if type(error) is KeyboardInterrupt:
             # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
+            reporter.send(Kind.INTERRUPTED)
             _die_of(signal.SIGINT)
         from mp_core.children.main_module import lacks_guard, leave
 

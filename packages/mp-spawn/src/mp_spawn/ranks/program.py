@@ -68,8 +68,8 @@ def become(spec: RankSpec) -> NoReturn:
         leave_by(reporter, leaving)
     except BaseException as error:
         error.__traceback__ = trace = without_us(error.__traceback__)
-        # Of a Ctrl-C, the launcher knows.
-        is_told = type(error) is KeyboardInterrupt or reporter.send(Kind.RAISED, text_of(error, trace))
+        is_interrupt = type(error) is KeyboardInterrupt
+        is_told = reporter.send(Kind.INTERRUPTED) if is_interrupt else reporter.send(Kind.RAISED, text_of(error, trace))
         sys.excepthook = partial(_show, sys.excepthook, trace, is_told and sys.stderr is sys.__stderr__)
         raise
     sys.exit()

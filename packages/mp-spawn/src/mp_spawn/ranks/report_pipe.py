@@ -37,6 +37,7 @@ class Kind(enum.IntEnum):
     RETURNED = 1
     RAISED = 2
     LEFT = 3  # by sys.exit with another value than a plain exit code
+    INTERRUPTED = 4  # by a KeyboardInterrupt; it dies of SIGINT when its threads and functions at exit have ended
 
 
 class Report(NamedTuple):
