@@ -27,7 +27,7 @@ SCRIPT = """
         time.sleep(300)
     elif sys.argv[1] in ("tidy", "count"):
         # sigwait instead of handlers: a signal between two of Python's instructions would not end a sleep.
-        expected = {signal.SIGTERM} if sys.argv[1] == "tidy" else {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
+        expected = {signal.SIGTERM} if sys.argv[1] == "tidy" else set(map(int, sys.argv[2:]))
         signal.pthread_sigmask(signal.SIG_BLOCK, expected)
         print(os.getpid(), flush=True)
         while sys.argv[1] == "count":
@@ -129,9 +129,13 @@ def test_signals_are_forwarded(script: str, signum: signal.Signals, start_method
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT])
-def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: signal.Signals, start_method: str) -> None:
-    with running_command("-n", "2", "--start-method", start_method, script, "count") as process:
+WARNINGS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGXCPU, signal.SIGALRM, signal.SIGRTMIN + 2]
+
+
+@pytest.mark.parametrize("signum", WARNINGS)
+def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: int, start_method: str) -> None:
+    expected = [str(int(each)) for each in WARNINGS]
+    with running_command("-n", "2", "--start-method", start_method, script, "count", *expected) as process:
         pids = pids_of(process, 2)
         for _ in range(2):  # the second signal is forwarded, too
             process.send_signal(signum)

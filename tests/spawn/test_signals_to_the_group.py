@@ -161,13 +161,13 @@ def test_ranks_start_with_the_signal_mask_of_the_program(tmp_path: Path, how: st
                 work(int(os.environ["RANK"]), sys.argv[1])
             else:
                 import mp_spawn
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGHUP})
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGHUP, signal.SIGTERM})
                 mp_spawn.start_processes(work, tuple(sys.argv[1:]), 2, start_method=os.environ["METHOD"])
     """
     with running(tmp_path, how, start_method, text=text) as job:
         assert job.end() == (0, "")
         lines = [line.split(maxsplit=3)[3:] for line in job.log.read_text().splitlines()]
-        assert lines == [[] if how == "command" else ["SIGHUP SIGUSR1"]] * 2
+        assert lines == [[] if how == "command" else ["SIGHUP SIGUSR1 SIGTERM"]] * 2
 
 
 def test_a_program_keeps_its_own_handler(tmp_path: Path, start_method: str) -> None:

@@ -42,11 +42,12 @@ class ContextLauncher:
         from mp_core.children.main_module import leave_out
 
         leave_out()
-        # Otherwise the first start would start these helpers, with SIGINT blocked.
-        if self.start_method == "forkserver":
-            self._ensure_server()
-        elif self.start_method == "spawn":
-            resource_tracker.ensure_running()
+        # Otherwise the first start would start these helpers, with SIGINT blocked. Their start unblocks signals.
+        with blocked(()):
+            if self.start_method == "forkserver":
+                self._ensure_server()
+            elif self.start_method == "spawn":
+                resource_tracker.ensure_running()
         started: list[Started] = []
         try:
             for spec in specs:

@@ -83,7 +83,8 @@ class ZygoteLauncher:
                 unowned[-1].fd, for_ranks[-1].fd = os.pipe()
                 with_status.append(spec._replace(status=InheritedFd(for_ranks[-1].fd)))
             preparation = job.preparation()
-            tracker = resource_tracker.getfd() or 0  # its start unblocks signals
+            with blocked(()):  # its start unblocks signals
+                tracker = resource_tracker.getfd() or 0
             with blocked() as mask:
                 process, ranks = _execute(job, with_status, preparation, tracker, theirs.fileno(), mask)
                 zygote = _Zygote(process, len(ranks))
@@ -213,6 +214,11 @@ class _Zygote:
             reap(self._process, math.inf)
 
 
+def _environment() -> dict[str, str] | None:
+    """Return the environment of the zygote and its ranks: without a variable by which none would end as it should."""
+    return {**os.environ, "PYTHONINSPECT": ""} if os.environ.get("PYTHONINSPECT") else None
+
+
 class _Spawning:
     """Stands in for the `Popen` of a process that multiprocessing starts by spawn: descriptors keep their numbers."""
 
@@ -254,6 +260,7 @@ def _execute(
         process = subprocess.Popen(
             [*python, "-c", PROGRAM.format(file=file, entry="main(file, path)"), "--multiprocessing-fork"],
             pass_fds={file, to_launcher, tracker, *popen.fds, *job.passed_on},
+            env=_environment(),
         )
     finally:
         os.close(file)

@@ -54,7 +54,10 @@ from mp_core.system.weak_sets import members
 _OWN = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGCHLD", "SIGKILL", "SIGSTOP")
 FROM_OUTSIDE = frozenset(signal.valid_signals()) - {getattr(signal, name, None) for name in _OWN}
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP)
+# A scheduler may warn by any of them, as by SIGXCPU of a time that is over.
+_NAMED = ("SIGUSR1", "SIGUSR2", "SIGCONT", "SIGTSTP", "SIGALRM", "SIGXCPU", "SIGPWR")
+_REAL_TIME = range(getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", -1) + 1)
+FORWARDED = (*ENDING, *(getattr(signal, name) for name in _NAMED if hasattr(signal, name)), *_REAL_TIME)
 # `timeout` signals its child and then its group, and so does a closing terminal: a second ending signal within so many
 # seconds counts as the same one.
 REPEAT = 0.5
@@ -89,7 +92,7 @@ class WakeUpPipe:
 
     fd = -1
 
-    def __init__(self, signals: tuple[signal.Signals, ...], for_default: bool = False, frugal: bool = False) -> None:
+    def __init__(self, signals: tuple[int, ...], for_default: bool = False, frugal: bool = False) -> None:
         self._frugal = frugal
         self._before: dict[int, Any] = {}
         self._wakeup_before: int | None = None
