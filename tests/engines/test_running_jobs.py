@@ -245,3 +245,13 @@ def test_the_output_is_captured_by_rank(make: Make, capfd: pytest.CaptureFixture
         assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 says hello", "rank 1 says hello"]
     else:
         assert [each.stdout for each in job.captured] == ["rank 0 says hello\n", "rank 1 says hello\n"]
+
+
+@pytest.mark.parametrize("name", ["timeout", "grace_period"])
+def test_no_number_is_no_time_limit(make: Make, name: str) -> None:
+    with make(do_nothing) as job:
+        with pytest.raises(ValueError, match=f"{name}=nan is no number of seconds"):
+            job.join(**{name: float("nan")})
+        with pytest.raises(TypeError, match=f"{name}='1' is a str; give a number of seconds"):
+            job.join(**{name: "1"})
+        assert job.join(**{name: float("inf")})

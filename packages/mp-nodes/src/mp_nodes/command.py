@@ -27,7 +27,7 @@ from mp_spawn.command.command_options import (
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import OF_A_FORK, check_options, check_room
 from mp_spawn.jobs.running_job import end_late
-from mp_spawn.jobs.supervisor import later
+from mp_spawn.jobs.supervisor import Patience
 from mp_spawn.output.messages import tell
 from mp_spawn.output.terminal import TIMED_OUT, Row, write_end
 from mp_spawn.ranks.signals import TERM_TO_KILL, Ended, Forwarding, raise_if_ending
@@ -111,13 +111,14 @@ def _drive(
                 context.exit_code = TIMED_OUT
                 late = end_late(context, context.output, chosen.timeout)
 
-        def is_to_end() -> bool:
+        patience = Patience(min(chosen.shutdown_timeout, TERM_TO_KILL))
+
+        def is_given_up() -> bool:
             if readable(signals.fd, 0):
                 signals.handle(context.hear_signal)
-            return late is not None or bool(context.told_by)
+            return patience.is_over(late is not None or bool(context.told_by))
 
         error = late or _failure_of(context)
-        is_given_up = later(is_to_end, min(chosen.shutdown_timeout, TERM_TO_KILL))
         is_written = write_end(context.output, error, partial(_table_of, context), is_given_up)
         code: int = TIMED_OUT if late else context.code()
         return code if is_written or code else 128 + context.told_by

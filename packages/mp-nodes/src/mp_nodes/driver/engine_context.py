@@ -21,7 +21,8 @@ from mp_nodes.driver.remote_output import Writer, sink_for
 from mp_nodes.protocol import BEAT, NODE_LOST_AFTER, EngineError, Node
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.jobs.running_job import RunningJob
-from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD, later
+from mp_spawn.jobs.supervisor import GRACE, KILL_TO_DEAD, Patience
+from mp_spawn.jobs.time_limits import checked_seconds
 from mp_spawn.output.destinations import Captured, Piped
 from mp_spawn.ranks.rank import FOR_STACKS, unpickled
 from mp_spawn.ranks.signals import AFTER_A_SIGNAL, ENDING, INTERRUPTED, TERM_TO_KILL, Deferral, Ended
@@ -149,6 +150,7 @@ class EngineContext(RunningJob):
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait for the ranks, as `ProcessContext.join` does."""
+        timeout, grace_period = checked_seconds("timeout", timeout), checked_seconds("grace_period", grace_period)
         if grace_period is not None:
             self._grace_period = grace_period
         try:
@@ -203,12 +205,14 @@ class EngineContext(RunningJob):
 
     async def ajoin(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait for the ranks in a coroutine, as `ProcessContext.ajoin` does."""
+        timeout, grace_period = checked_seconds("timeout", timeout), checked_seconds("grace_period", grace_period)
         if grace_period is not None:
             self._grace_period = grace_period
         return await self._done.wait_in_loop(timeout) and self.join()
 
     def terminate(self, grace_period: float = 0.0) -> None:
         """End the ranks of all nodes, as `ProcessContext.terminate` does."""
+        grace_period = checked_seconds("grace_period", grace_period)
         self._is_to_end = True
         self._ask(protocol.End(grace_period, False, bool(self.told_by)))
         self._done.wait(grace_period + self._to_end + NODE_LOST_AFTER)
@@ -319,7 +323,8 @@ class EngineContext(RunningJob):
 
     def _finish_output(self) -> None:
         """Write the rest; not for long after a signal, if nobody reads it."""
-        self._writer.finish(later(lambda: self._is_to_end, min(self._plan.time_to_end, TERM_TO_KILL)))
+        patience = Patience(min(self._plan.time_to_end, TERM_TO_KILL))
+        self._writer.finish(lambda: patience.is_over(self._is_to_end))
 
     def _serve(self) -> None:
         """Handle messages until each node has said how its ranks ended, or is lost."""

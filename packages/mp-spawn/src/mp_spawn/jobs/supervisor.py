@@ -7,7 +7,6 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from selectors import EVENT_READ, BaseSelector
@@ -31,21 +30,23 @@ KILL_TO_DEAD = 5.0
 logger = logging.getLogger("mp_spawn")
 
 
-def later(is_told: Callable[[], bool], seconds: float) -> Callable[[], bool]:
+class Patience:
     """
-    Return what tells whether *seconds* have passed since it was first called while *is_told* was true.
+    The *seconds* that a reader has who does not read, from when a job is to end.
 
-    >>> later(lambda: True, 60.0)()
+    >>> Patience(60.0).is_over(True)
     False
     """
-    since: list[float] = []
 
-    def have_passed() -> bool:
-        if is_told() and not since:
-            since.append(time.monotonic())
-        return bool(since) and time.monotonic() > since[0] + seconds
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
 
-    return have_passed
+    def is_over(self, is_to_end: bool) -> bool:
+        """Tell whether the time has passed; it began when *is_to_end* was true for the first time."""
+        if is_to_end and self._since is None:
+            self._since = time.monotonic()
+        return self._since is not None and time.monotonic() > self._since + self._seconds
 
 
 class Supervisor:
@@ -74,8 +75,7 @@ class Supervisor:
         self._ending: dict[Rank, float] = {}
         # From SIGTERM to SIGKILL.
         self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
-        #: Tells whether output that nobody reads is to be left unwritten.
-        self.is_given_up = later(self._is_to_end, min(self._time_to_end, TERM_TO_KILL))
+        self._patience = Patience(min(self._time_to_end, TERM_TO_KILL))
 
     @classmethod
     def start(cls, job: Any, signals: Any = None) -> Self:
@@ -317,8 +317,9 @@ class Supervisor:
             self.job.output.finish(self.is_given_up)
             self.job.death_pipe.close()
 
-    def _is_to_end(self) -> bool:
-        return self.hears_an_end() or self.is_terminated
+    def is_given_up(self) -> bool:
+        """Tell whether output that nobody reads is to be left unwritten."""
+        return self._patience.is_over(self.hears_an_end() or self.is_terminated)
 
     def hears_an_end(self) -> bool:
         """Handle the signals that have come to the command; tell whether one of them ends the job."""
