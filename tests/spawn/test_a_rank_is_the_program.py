@@ -232,6 +232,7 @@ def test_a_rank_that_multiprocessing_starts_is_the_program_as_well(tmp_path: Pat
     ("text", "code", "err"),
     [
         ("import sys; sys.exit(256)", 1, "sys.exit(256)"),
+        ("import sys; sys.exit(2**70)", 255, "exit code 255"),
         ("import sys; sys.exit('the reason')", 1, "the reason\n"),
         ("raise KeyboardInterrupt", 130, "signal SIGINT"),
         ("raise type('Own', (KeyboardInterrupt,), {})('the reason')", 1, "Own: the reason\n"),
@@ -279,6 +280,19 @@ def test_a_keyboard_interrupt_of_one_rank_ends_the_others_before_its_threads_hav
     assert done.returncode == 130, done.stderr
     assert "signal SIGINT" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_rank_ends_where_an_interpreter_would_go_on_with_a_prompt() -> None:
+    launcher = "import sys, mp_spawn.command.main as command, os; os._exit(command.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", launcher, "-n", "2", "--output", "inherit", "-c", "pass"],
+        env={**environment(), "PYTHONINSPECT": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("env", [[], ["--env", "OMP_NUM_THREADS=1"]], ids=["forked", "in an interpreter of its own"])

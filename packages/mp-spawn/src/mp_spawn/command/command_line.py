@@ -111,7 +111,13 @@ class _Table:
         # A command that a rank starts is no part of the job for which the variables are.
         if variable in self._environ and INSIDE not in self._environ:
             text = self._environ[variable]
-            action.default = text not in ("", "0") if action.nargs == 0 else text
+            action.default = _switch(variable, text) if action.nargs == 0 else text
+
+
+def _switch(variable: str, text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise ValueError(f"{variable}={text} is no switch; give 1 or 0")
+    return text == "1"
 
 
 def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
@@ -191,7 +197,6 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     output = group("input and output")
     output.ours(
         "--output",
-        default="prefix",
         help="prefix: the rank before each line (the default); inherit; "
         "capture: rank after rank, at the end; or a folder, for a file per rank and stream",
     )
@@ -323,6 +328,10 @@ def check(chosen: argparse.Namespace) -> None:
     }
     if len(given := [name for name, is_given in kinds.items() if is_given]) > 1:
         raise ValueError(f"{' and '.join(given)} ask for programs of different kinds; give one of them")
+    is_filed_only = chosen.log_dir is not None and chosen.tee is chosen.redirects is chosen.local_ranks_filter is None
+    if chosen.output == "prefix" and is_filed_only:
+        raise ValueError("--output prefix and --log-dir exclude each other; give --log-dir with --tee for both")
+    chosen.output = chosen.output or "prefix"
     if chosen.rdzv_backend not in BACKENDS:
         raise ValueError(f"--rdzv-backend {chosen.rdzv_backend} is not supported; give {' or '.join(BACKENDS)}")
     if chosen.standalone:

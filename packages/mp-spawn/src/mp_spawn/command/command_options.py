@@ -18,7 +18,7 @@ from mp_core.system.control_groups import processors
 from mp_spawn.calls.payload import Call
 from mp_spawn.output.streams import NO_STREAM, Selection, Streams
 from mp_spawn.ranks.program import folder_of, run_code, run_executable, run_module, run_script
-from mp_spawn.ranks.rank_variables import job_variables
+from mp_spawn.ranks.rank_variables import OF_A_RANK, job_variables
 
 NVIDIA_DEVICES = "/dev"
 #: Makes a block whose run is recorded, if ``--timeline`` is given.
@@ -104,6 +104,8 @@ def variables_of(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not (name and equals):
             raise ValueError(f"--env {pair} is no variable; give NAME=VALUE")
+        if name in OF_A_RANK:
+            raise ValueError(f"--env {pair}: the launcher sets {name} for each rank; leave it out")
         variables[name] = value
     return variables
 
@@ -163,6 +165,13 @@ def output_of(chosen: argparse.Namespace) -> str | Path | Streams:
         return Streams("", NO_STREAM, NO_STREAM, shown)
     redirects = Selection.of("--redirects", chosen.redirects or ("0" if selects else "3"))
     return Streams(chosen.log_dir or "", redirects, Selection.of("--tee", chosen.tee or "0"), shown)
+
+
+def check_shown(output: str | Path | Streams, nprocs: int) -> None:
+    """Raise `ValueError` if ``--local-ranks-filter`` leaves the output of none of *nprocs* ranks."""
+    if isinstance(output, Streams) and output.shown is not None and min(output.shown) >= nprocs:
+        shown = ",".join(map(str, sorted(output.shown)))
+        raise ValueError(f"--local-ranks-filter {shown} is none of the ranks 0 to {nprocs - 1}; nothing would be shown")
 
 
 def with_folder(output: str | Path | Streams) -> str | Path | Streams:

@@ -18,6 +18,7 @@ from mp_spawn.command.command_options import (
     Recording,
     bound_to,
     call_of,
+    check_shown,
     common_variables,
     count_per_node,
     count_ranks,
@@ -90,7 +91,9 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         common = common_variables(chosen, nprocs)
         fn, args = call_of(chosen)
         devices = devices_by_rank(chosen.gpus_per_rank, nprocs)
-        output = with_folder(output_of(chosen))
+        output = output_of(chosen)
+        check_shown(output, nprocs)
+        output = with_folder(output)
         too_few = output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0)
         if too_few:
             output = chosen.output = "inherit"

@@ -144,7 +144,8 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
 def leave_by(reporter: Reporter, leaving: SystemExit) -> NoReturn:
     """Raise *leaving* again, after a report if it does not say all."""
     code = leaving.code
-    if code is None or (isinstance(code, int) and (code % 256 or code == 0)):
+    # Of a number that is no C long, Python makes 255.
+    if code is None or (isinstance(code, int) and (code % 256 or code == 0 or code.bit_length() > 63)):
         raise leaving
     # A text, which Python prints; or a number like 256, of which the system would keep the 0 of a success.
     reporter.send(Kind.LEFT, f"sys.exit({code!r})")

@@ -165,4 +165,10 @@ def run_executable(rank: int, path: str, arguments: list[str]) -> None:
     set_parent_death_signal(signal.SIGKILL)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(path, [path, *arguments])
+    try:
+        os.execv(path, [path, *arguments])
+    except FileNotFoundError as error:  # there is such a file
+        raise FileNotFoundError(error.errno, "the interpreter or loader that it names is missing", path) from None
+    except OSError as error:
+        error.filename = path
+        raise

@@ -5,6 +5,13 @@ from __future__ import annotations
 #: Set for each rank: a command that a rank starts is no node of the job.
 INSIDE = "MP_SPAWN_INSIDE"
 RUN_ID = "TORCHELASTIC_RUN_ID"
+#: No variables of all ranks together: they are a rank's place.
+OF_A_RANK = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    }
+)
 
 
 def place_variables(
