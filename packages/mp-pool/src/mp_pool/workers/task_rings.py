@@ -205,6 +205,7 @@ class WorkerEnds:
         self.memory = memory
         self.death = death
         self.stacks = -1
+        self.mask: Any = None  # the signals that the pool's thread has blocked, if a forked worker begins with all
 
     def open(self) -> Any:
         """Return the worker's end of the ring, which has the descriptors from now on; end with the pool's process."""

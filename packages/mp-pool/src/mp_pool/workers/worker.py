@@ -124,7 +124,11 @@ class Worker:
             # A process that is not forked takes nothing of its parent's threads with it.
             beside_threads = method == "fork" and zygote is None and threading.active_count() > 1
             try:
-                if method in ("fork", "spawn"):
+                if method == "fork":
+                    # A handler that raises after the fork would leave a process that nobody knows.
+                    ends.mask = mask
+                    _signal.pthread_sigmask(signal.SIG_BLOCK, _signal.valid_signals())
+                elif method == "spawn":
                     _signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
                 with left_alone(self.process) if beside_threads else nullcontext():
                     self.process.start()

@@ -84,6 +84,8 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
             _signal.signal(signal.SIGINT, _signal.SIG_IGN)
         else:
             _signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
+    if ends.mask is not None:
+        _signal.pthread_sigmask(signal.SIG_SETMASK, ends.mask)
     _signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     if settings.environment:
         os.environ.update(settings.environment)
