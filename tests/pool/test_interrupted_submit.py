@@ -67,7 +67,7 @@ def interrupts() -> Iterator[Interrupts]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_each_submitted_task_is_answered_and_the_executor_goes_on_and_ends() -> None:
     with mp.ProcessPoolExecutor(2, mp.get_context("fork")) as executor:
-        assert executor.submit(tasks.square, 1).result(tasks.PATIENCE) == 1  # an interrupted start ends the executor
+        assert executor.submit(tasks.square, 1).result(tasks.PATIENCE) == 1  # an interrupted start costs a descriptor
         with interrupts() as raised:
             for number in range(MOST):
                 future = None
@@ -85,6 +85,69 @@ def test_each_submitted_task_is_answered_and_the_executor_goes_on_and_ends() -> 
                     break
         assert raised.count > 0
         assert list(executor.map(tasks.square, range(50))) == [number * number for number in range(50)]
+
+
+# In a program of its own: an exception between the call that makes a descriptor and its variable costs the descriptor.
+def test_an_executor_whose_start_was_interrupted_starts_again_and_leaves_no_process(tmp_path: Path) -> None:
+    program = """
+        import os, random, signal, sys, time
+        from contextlib import suppress
+        import mp_all as mp
+
+        class Interrupted(BaseException): pass
+
+        def handle(*_):
+            global armed, count
+            if armed:
+                armed = False
+                count += 1
+                raise Interrupted
+
+        if __name__ == "__main__":
+            armed, count, chance = False, 0, random.Random(7)
+            signal.signal(signal.SIGALRM, handle)
+            sys.unraisablehook = lambda _: None
+            for number in range(60):
+                with mp.ProcessPoolExecutor(2, mp.get_context("fork")) as executor:
+                    with suppress(Interrupted):
+                        armed = True
+                        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 0.01))
+                        executor.submit(abs, -3)
+                        armed = False
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    armed = False
+                    assert executor.submit(abs, -number).result(60) == number
+            assert count > 0
+            with suppress(ChildProcessError):
+                while True:
+                    print(os.waitpid(-1, os.WNOHANG))
+                    time.sleep(0.1)
+    """
+    assert succeeded(run_script(tmp_path, program)) == ""
+
+
+@pytest.mark.parametrize("few", [1, 3])
+def test_an_executor_that_had_too_few_descriptors_starts_with_the_next_task(
+    tmp_path: Path, start_method: str, few: int
+) -> None:
+    program = """
+        import os, resource, sys
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            context = mp.get_context(sys.argv[1])
+            with mp.ProcessPoolExecutor(2, context) as executor:
+                view = executor.options(timeout=60)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + few, hard))
+                try:
+                    executor.submit(abs, -1).result(60)
+                except OSError as error:
+                    print(error.errno)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                print(executor.submit(abs, -1).result(60), list(view.map(abs, range(-3, 0))))
+    """.replace("few", str(few))
+    assert succeeded(run_script(tmp_path, program, start_method)) == "24\n1 [3, 2, 1]\n"
 
 
 # A timer interrupts anywhere; a thread that sends signals, only where the main thread gives up the GIL.

@@ -154,23 +154,31 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
             is_executor=True,
         )
         self._calls = None if seed is None else itertools.count()
-        self._scheduler = Scheduler(
-            context.Process,
-            max_workers,
-            settings,
-            progress=bar(progress),
-            # As in the standard executor: forked workers start all at once, before the thread; others when needed.
-            lazily=not settings.forked,
-            cause=_RemoteTraceback,  # type: ignore[arg-type]
-            broken=_broken,
-            lost=WorkerLostError,
-        )
+
+        def make() -> Scheduler:
+            return Scheduler(
+                context.Process,
+                max_workers,
+                settings,
+                progress=bar(progress),
+                # As in the standard executor: forked workers start all at once, before the thread; others when needed.
+                lazily=not settings.forked,
+                cause=_RemoteTraceback,  # type: ignore[arg-type]
+                broken=_broken,
+                lost=WorkerLostError,
+            )
+
+        self._admission = Admission(make, _broken)
         self._scheduler.watches = self._options.is_watched
-        self._admission = Admission(self._scheduler, _broken)
         self._shutdown_lock = threading.Lock()  # not ours: for programs that take it
         self._idle_worker_semaphore = threading.Semaphore(0)
         # An executor that is dropped finishes its tasks, then ends.
-        weakref.finalize(self, self._scheduler.close).atexit = False
+        weakref.finalize(self, self._admission.drop).atexit = False
+
+    @property
+    def _scheduler(self) -> Scheduler:  # type: ignore[override]
+        scheduler: Scheduler = self._admission.scheduler
+        return scheduler
 
     @property
     def _processes(self) -> dict[int, Any] | None:  # type: ignore[override]
@@ -190,13 +198,12 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> result_types.Future[T]:
         """Call ``fn(*args, **kwargs)`` in a worker, and return its future."""
-        future = _Future(self._scheduler)
+        admission = self._admission
+        scheduler = admission.scheduler
+        future = _Future(scheduler)
         options = self._options if self._calls is None else self._call_options()
-        self._submit(_Call(future, fn, args, kwargs, options))
+        admission.submit((_Call(future, fn, args, kwargs, options),), scheduler)
         return future  # type: ignore[return-value]
-
-    def _submit(self, *tasks: Task) -> None:
-        self._admission.submit(tasks)
 
     def map(
         self,
@@ -239,7 +246,8 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         single = is_ours and chunksize == 1
         calls = zip(*iterables, strict=False)
         items: Iterator[Any] = enumerate(calls if single else batches(calls, chunksize))
-        scheduler, submit = self._scheduler, self._submit
+        admission = self._admission
+        scheduler = admission.scheduler
         shared = scheduler.share(fn) if is_ours else None
         stop = _Stop(options) if options.stop_on_error else None
 
@@ -261,7 +269,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
                     args, position = ((fn, item),), index * chunksize
                     tasks.append(_Call(future, starmap_chunk, args, None, options, position, shared, len(item)))
             if tasks:
-                submit(*tasks)
+                admission.submit(tasks, scheduler)
             return futures
 
         futures: deque[Future[Any]] = deque()

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 
 from mp_core.sharing.backend import TryLock
 from mp_core.system.weak_sets import members
-from mp_pool.scheduling.scheduler import Scheduler
+from mp_pool.scheduling.scheduler import TERMINATED, Scheduler
 from mp_pool.scheduling.unopened import imports_under_way
 from mp_pool.tasks.task import Task, brings_globals
 
@@ -36,80 +36,94 @@ if TYPE_CHECKING:
 
 class Admission:
     """
-    The way of the tasks of a `ProcessPoolExecutor` to *scheduler*.
+    The way of the tasks of a `ProcessPoolExecutor` to a scheduler.
 
-    *broken* makes the exception of `submit` when the workers could not be started.
+    *make* makes the scheduler, and another one if its start has failed. *broken* makes the exception of `submit` when
+    the workers could not be started.
     """
 
-    def __init__(self, scheduler: Scheduler, broken: Callable[[BaseException], BaseException]) -> None:
+    def __init__(self, make: Callable[[], Scheduler], broken: Callable[[BaseException], BaseException]) -> None:
         self.closed = self.started = False
-        self._scheduler, self._broken = scheduler, broken
+        self._make, self._broken = make, broken
+        self.scheduler = make()
         self._lock: Any = TryLock()
         self._starts = False
         self._at_once: bool | None = None  # the workers are killed, or ended by SIGTERM; None for neither
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Queue *tasks*, and send those that workers take."""
-        self._scheduler.check_own()
+    def submit(self, tasks: Sequence[Task], scheduler: Scheduler) -> None:
+        """Queue *tasks*, which were made for this *scheduler*, and send those that workers take."""
+        scheduler.check_own()
         if imports_under_way:
-            tasks = [task for task in tasks if self._scheduler.is_pickled_here(task)]
+            tasks = [task for task in tasks if scheduler.is_pickled_here(task)]
         nested = self._lock.is_mine()
         try:
             if tasks and brings_globals(tasks[0].function):
-                self._prepare(tasks)
+                self._prepare(tasks, scheduler)
             try:
                 self._lock.wait()
                 self._check_open()
-                self._start()
+                self._start(scheduler)
                 for task in tasks:
-                    self._scheduler.enqueue(task)
+                    scheduler.enqueue(task)
             finally:
                 self._lock.release()
         except BaseException:  # of a signal handler
             for task in tasks:
-                self._scheduler.withdraw(task)
+                scheduler.withdraw(task)
             raise
         finally:
             if nested:
-                self._scheduler.wake()  # in case that another handler keeps the interrupted `submit` from it
+                scheduler.wake()  # in case that another handler keeps the interrupted `submit` from it
             else:
                 self._settle()
 
-    def _prepare(self, tasks: Sequence[Task]) -> None:
+    def _prepare(self, tasks: Sequence[Task], scheduler: Scheduler) -> None:
         """Pickle the tasks, with the globals as they are now."""
         try:
             self._lock.wait()
             self._check_open()
-            self._start()  # what the workers inherit, no task brings
+            self._start(scheduler)  # what the workers inherit, no task brings
         finally:
             self._lock.release()
         for task in tasks:
-            self._scheduler.prepare_ahead(task)
+            scheduler.prepare_ahead(task)
 
     def _check_open(self) -> None:
-        if self._scheduler.reason is not None:
-            raise self._broken(self._scheduler.reason)
+        if self.scheduler.reason is not None:
+            raise self._broken(self.scheduler.reason)
         if self.closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if _exiting:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    def _start(self) -> None:
-        if self._starts:
+    def _start(self, scheduler: Scheduler) -> None:
+        if self._starts and scheduler is self.scheduler:
             return
+        self._renew()
+        if scheduler is not self.scheduler:  # which a task of another thread could not start
+            raise RuntimeError("the workers could not be started, for want of what another thread was told; try again")
         try:
             self._starts = True
-            _running.add(self._scheduler)
-            self._scheduler.start()
-            self.started = True
+            _running.add(scheduler)
+            scheduler.start()
         finally:
-            self._starts = self.started
+            # Without a call, before which a signal handler could raise.
+            self.started = self._starts = scheduler.has_started and scheduler.state < TERMINATED
+            self._renew()
+
+    def _renew(self) -> None:
+        """Put another scheduler in the place of one whose start has failed: the next task may have more luck."""
+        ended = self.scheduler
+        if not self.started and ended.state >= TERMINATED:
+            new = self._make()
+            new.watches = ended.watches
+            self.scheduler = new
 
     def _settle(self) -> None:
         if self.closed:
             self._end()
         if self.started:
-            self._scheduler.hand_out()
+            self.scheduler.hand_out()
 
     def close(self, drop: Callable[[], None] | None = None) -> bool:
         """
@@ -118,7 +132,7 @@ class Admission:
         Return whether the caller may wait for the end: False in a signal handler that has interrupted `submit` or
         `close`, and in a forked child.
         """
-        if not self._scheduler.is_own():
+        if not self.scheduler.is_own():
             self.closed = True
             return False
         nested = self._lock.is_mine()
@@ -135,6 +149,10 @@ class Admission:
                 self._settle()
         return not nested
 
+    def drop(self) -> None:
+        """End the workers when all tasks are done: nobody has the executor any more."""
+        self.scheduler.close()
+
     def kill(self, at_once: bool, drop: Callable[[], None]) -> None:
         """
         Like `close`, but end the workers now, by SIGTERM first unless *at_once*. It does not wait: a handler that
@@ -144,7 +162,7 @@ class Admission:
         self.close(drop)
 
     def _end(self) -> None:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         if not self.started:
             scheduler.close()
             scheduler.discard()

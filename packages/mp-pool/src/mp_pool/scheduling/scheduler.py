@@ -98,7 +98,7 @@ class Scheduler(Workers):
             lambda function, inheritance: share(function, next(numbers), forget, True, inheritance), settings.forked
         )
         super().__init__(make, size, settings, lazily, lost, definitions)
-        self.state = RUNNING
+        self.state, self.has_started = RUNNING, False
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
         self.feeders: set[Any] = set()  # threads that read an iterable
@@ -146,6 +146,7 @@ class Scheduler(Workers):
                 self.dispatcher.start_worker(first=True)
             self.dispatcher.start_zygote()  # while the workers get ready
             self.thread.start()
+            self.has_started = True
         except BaseException as error:
             # In a thread, where no handler of a second signal interrupts it.
             try:
