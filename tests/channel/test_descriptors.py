@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import channel_tasks as tasks
 import pytest
-from support.scripts import run_python, succeeded
+from support.scripts import run_python, run_script, succeeded
 
 from mp_core.channels.channel_connections import ChannelConnection
 from mp_core.children import child_descriptors
@@ -90,3 +91,81 @@ def test_a_ring_takes_one_descriptor_in_a_process_with_both_ends(forking: Any) -
     reader.close()
     writer.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+STREAMS_CLOSED = """
+import os, sys
+import mp_all as mp, numpy as np
+
+if __name__ == "__main__":
+    mp.set_sharing_strategy(sys.argv[2])
+    context = mp.get_context(sys.argv[1])
+    streams = [os.dup(stream) for stream in range(2)]
+    for stream in range(2):  # the standard library passes on the third one
+        os.close(stream)
+    array = mp.shared.zeros(100_000)
+    for stream in range(2):  # as code in C does that does not look
+        try:
+            os.write(stream, b"progress: 50 %\\n" * 1000)
+        except OSError:
+            pass
+    queue = context.Queue()
+    child = context.Process(target=queue.put, args=(np.ones(100_000),))
+    child.start()
+    got = queue.get(timeout=60).sum()
+    child.join()
+    found = [os.readlink(f"/proc/self/fd/{stream}") for stream in range(3) if os.path.exists(f"/proc/self/fd/{stream}")]
+    for stream in range(2):
+        os.dup2(streams[stream], stream)
+    print(got, child.exitcode, [path for path in found if "mpshm" in path], flush=True)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+def test_no_memory_of_a_session_is_where_a_program_without_standard_streams_writes(
+    tmp_path: Path, start_method: str, strategy: str
+) -> None:
+    done = run_script(tmp_path, STREAMS_CLOSED, start_method, strategy)
+    assert succeeded(done) == "100000.0 0 []\n"
+
+
+def test_a_pipe_of_the_standard_library_is_closed_where_a_process_has_no_descriptor_left() -> None:
+    program = """if True:
+        import os, resource
+        from multiprocessing import Pipe
+        import mp_all
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        readers = [Pipe(False)[0] for _ in range(10)]
+        before = len(os.listdir("/proc/self/fd"))
+        more = []
+        try:
+            while True:
+                more.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        for reader in readers:
+            reader.close()
+        for fd in more:
+            os.close(fd)
+        print(before - len(os.listdir("/proc/self/fd")))
+    """
+    assert succeeded(run_python("-c", program)) == "10\n"
+
+
+@pytest.mark.parametrize("limit", range(2, 10))
+def test_a_session_that_finds_no_descriptor_says_so(limit: int) -> None:
+    program = f"""if True:
+        import os, resource
+        import mp_all as mp
+
+        lowest = os.dup(0)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + {limit}, before[1]))
+        try:
+            mp.shared.zeros(10)
+        except (MemoryError, OSError) as error:
+            assert "no descriptor left" in str(error), error
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)  # the end of a session takes some as well
+    """
+    assert succeeded(run_python("-W", "ignore", "-c", program)) == ""

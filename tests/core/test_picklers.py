@@ -138,6 +138,15 @@ def test_a_pickler_with_persistent_ids_writes_what_its_own_unpickler_reads(count
     assert [a[0] for a in received[2:-1]] == list(range(count))
 
 
+@pytest.mark.parametrize("table", [{}, copyreg.dispatch_table.copy()])
+def test_a_pickler_with_a_table_of_its_class_writes_what_any_unpickler_reads(table: dict[type, Any]) -> None:
+    class Own(ForkingPickler):
+        dispatch_table = table
+
+    received = there_and_back([np.arange(10_000), b"x" * 200_000, Thing()], Own)
+    assert received[0].tolist() == list(range(10_000)) and received[1] == b"x" * 200_000 and type(received[2]) is Thing
+
+
 def test_loads_reads_one_pickle_and_leaves_what_follows() -> None:
     shared = mp.shared.full(5, 2.0)
     for first in (7, "text", [1, {"a": None}], shared, [shared, 1]):

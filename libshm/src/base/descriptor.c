@@ -4,7 +4,10 @@
  *   A daemon closes every descriptor that it finds, libraries close ranges of them, and the next
  *   open() gets the same number. Code that goes on using the number then writes into a foreign
  *   socket, or closes it. So device and inode are stored together with the number and compared
- *   before each use and each close. Where they differ, the number is dropped and never touched. */
+ *   before each use and each close. Where they differ, the number is dropped and never touched.
+ *
+ *   A program without standard streams gives their numbers to whatever is opened next, and libraries
+ *   of C write to them without a look. So no descriptor here keeps one of these three numbers. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,12 +15,27 @@
 
 #include "base/descriptor.h"
 
+enum { AFTER_STREAMS = STDERR_FILENO + 1 };
+
+static int above_streams(int number)
+{
+    int higher = number < AFTER_STREAMS ? fcntl(number, F_DUPFD_CLOEXEC, AFTER_STREAMS) : -1;
+
+    if (higher < 0) /* also if there is none left */
+        return number;
+    close(number);
+    return higher;
+}
+
 void mpshm__fd_set(struct mpshm__fd *fd, int number)
 {
     struct stat st;
 
     *fd = MPSHM__NO_FD;
-    if (number < 0 || fstat(number, &st) < 0)
+    if (number < 0)
+        return;
+    number = above_streams(number);
+    if (fstat(number, &st) < 0)
         return;
     *fd = (struct mpshm__fd){.number = number, .device = st.st_dev, .inode = st.st_ino};
 }

@@ -10,7 +10,7 @@ struct mpshm__fd {
 };
 #define MPSHM__NO_FD ((struct mpshm__fd){.number = -1})
 
-/* Take over descriptor `number`; -1 for none. */
+/* Take over descriptor `number`, under another number if it is one of a standard stream; -1 for none. */
 void mpshm__fd_set(struct mpshm__fd *fd, int number);
 /* Its number, or -1 when there is none or the program has closed it. Call it before each use. */
 int mpshm__fd_get(struct mpshm__fd *fd);

@@ -74,7 +74,7 @@ static void drop_mapping(struct mpshm__channel_mapping *mapping)
     free(mapping);
 }
 
-/* Map the object and take its descriptor over; on failure the caller keeps the descriptor. */
+/* Map the object; the caller keeps its descriptor. */
 static int map(int object, uint64_t nbytes, struct mpshm__channel_mapping **out)
 {
     struct mpshm__channel_mapping *mapping = calloc(1, sizeof(*mapping));
@@ -89,7 +89,7 @@ static int map(int object, uint64_t nbytes, struct mpshm__channel_mapping **out)
         return err;
     }
     mapping->header = at;
-    mpshm__fd_set(&mapping->object, object);
+    mapping->object = MPSHM__NO_FD;
     *out = mapping;
     return 0;
 }
@@ -122,6 +122,7 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends)
         close(object);
         return rc;
     }
+    mpshm__fd_set(&mapping->object, object);
     mpshm__spin_ceiling(); /* the processes that are forked for this channel inherit it */
     mapping->header->duplex = duplex != 0;
     mapping->header->id = new_id();
@@ -171,6 +172,7 @@ int mpshm_channel_open(int object, int side, mpshm_channel **out)
         free(mapping);
         return rc;
     }
+    mpshm__fd_set(&mapping->object, object);
     *out = end;
     return 0;
 }
@@ -219,7 +221,7 @@ int mpshm_channel_object(mpshm_channel *end)
     if (fd < 0)
         return -errno;
     mpshm__fd_set(&end->duplicate, fd);
-    return fd;
+    return end->duplicate.number;
 }
 
 void mpshm_channel_forget_object(mpshm_channel *end)

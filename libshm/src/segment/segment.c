@@ -210,6 +210,7 @@ int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsi
     }
     mpshm__fd_set(&segment->fd, fd);
     segment->must_reserve = mpshm__object_must_reserve(strategy);
+    fd = mpshm__fd_get(&segment->fd);
     if (segment->must_reserve && (err = mpshm__reserve(fd, 0, MPSHM__PAGE)) < 0)
         goto fail;
     memcpy(segment->header, &plan, sizeof(plan));

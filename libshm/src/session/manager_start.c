@@ -173,6 +173,7 @@ static int spawn_manager(int listener, int control, const char *folder)
     posix_spawnattr_init(&attr);
     /* dup2 to another number also clears close-on-exec; dup2 from 3 to 3 would not. */
     int high = fcntl(listener, F_DUPFD_CLOEXEC, 10);
+    int lack = errno == EINVAL ? EMFILE : errno; /* the limit is 10 or less */
     int higher = control >= 0 ? fcntl(control, F_DUPFD_CLOEXEC, 10) : -1;
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
     posix_spawn_file_actions_adddup2(&actions, 0, 1);
@@ -190,7 +191,7 @@ static int spawn_manager(int listener, int control, const char *folder)
     posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawnattr_setflags(&attr,
                              POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
-    err = high < 0 ? errno : posix_spawn(&pid, manager_path, &actions, &attr, argv, environ);
+    err = high < 0 ? lack : posix_spawn(&pid, manager_path, &actions, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attr);
     if (high >= 0)

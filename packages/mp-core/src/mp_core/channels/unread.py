@@ -41,6 +41,8 @@ from mp_core.sharing import forks
 from mp_core.sharing.backend import discard_unread
 
 _lock = threading.RLock()  # a finaliser may run in a thread that has it
+# The second is of a module that cannot be read.
+_NO_DESCRIPTOR = OSError, ImportError
 
 
 def close_reader(fd: int) -> bool:
@@ -53,7 +55,7 @@ def close_reader(fd: int) -> bool:
             if not _nbytes_in(fd) or not os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
                 return False
             writer = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+        except _NO_DESCRIPTOR:
             return False
         try:
             os.close(fd)
@@ -78,7 +80,7 @@ def _discard_all(writer: int) -> None:
     try:
         while _is_without_reader(writer) and _nbytes_in(writer):
             discard_unread(_content(writer))
-    except OSError:
+    except _NO_DESCRIPTOR:
         pass  # without a descriptor the messages stay in flight
 
 

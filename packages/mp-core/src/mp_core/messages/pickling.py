@@ -124,13 +124,15 @@ def _pickle(cls: Any, obj: Any, protocol: int | None = None) -> Any:
 
 
 _attributes = ForkingPickler.__dict__
+_FOR_UNPICKLERS = "persistent_id", "dispatch_table"
 
 
 def _is_self_contained(cls: Any) -> bool:
     """Return whether any unpickler reads what picklers of *cls* write, also one for a part of the message."""
     if cls is ForkingPickler:
-        return "persistent_id" not in _attributes
-    return getattr(cls, "persistent_id", None) is getattr(pickle.Pickler, "persistent_id", None)
+        return "persistent_id" not in _attributes and "dispatch_table" not in _attributes
+    # With a table of its class, a pickler has none of our reducers.
+    return all(getattr(cls, name, None) is getattr(pickle.Pickler, name, None) for name in _FOR_UNPICKLERS)
 
 
 def _dumps_of_main(obj: Any, home: bool = False) -> Any:
