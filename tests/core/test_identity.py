@@ -41,6 +41,26 @@ def test_files_of_another_version_are_refused_with_both_versions(tmp_path: Path,
     assert (folder / "control").read_bytes() == before
 
 
+OVERWRITTEN = """
+import glob, os, sys
+import mp_all as mp, numpy as np
+
+if __name__ == "__main__":
+    child = mp.get_context("spawn").Process(target=print, args=(mp.shared.zeros(10_000),))
+    (path,) = glob.glob(f"{os.environ['MPSHM_RUNTIME_DIR']}/mpshm-*/*/control")
+    with open(path, "r+b") as file:
+        file.write(b"progress: 50 %\\n")
+    os.dup2(1, 2)
+    child.start()
+    child.join()
+"""
+
+
+def test_a_session_into_whose_file_a_program_has_written_is_called_damaged(tmp_path: Path, strategy: str) -> None:
+    done = run_script(tmp_path, OVERWRITTEN, MPSHM_RUNTIME_DIR=str(tmp_path), MP_SHARING_STRATEGY=strategy)
+    assert "the control file of its sender's session is damaged: something has written to it" in succeeded(done)
+
+
 def test_a_relative_folder_is_refused_by_name(tmp_path: Path, strategy: str) -> None:
     done = run_script(tmp_path, PROGRAM, MPSHM_RUNTIME_DIR="somewhere", MP_SHARING_STRATEGY=strategy)
     assert "MPSHM_RUNTIME_DIR is 'somewhere', which is relative" in succeeded(done)

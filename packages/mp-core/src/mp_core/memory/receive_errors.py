@@ -61,6 +61,8 @@ def _reason(number: int, handle: bytes) -> str:
             )
     if number == errno.EPROTO:
         found = backend.refused_version() or "an older one"
+        if found == backend.compiled_version():
+            return "the control file of its sender's session is damaged: something has written to it"
         return (
             f"its sender shares through version {found} of libshm, this process through {backend.compiled_version()}; "
             "install the same mp-core for both"
