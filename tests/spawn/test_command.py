@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from descendants import Watched
 from jobs import running_command
+from support.waiting import until
 
 SCRIPT = """
     import os, signal, sys, time
@@ -284,6 +285,25 @@ def test_on_a_terminal_a_progress_line_moves_and_bytes_are_as_they_came(
     assert code == 0, said
     assert "caf\udce9\r\n" in said
     assert ("ranks ended" in said) is not bool(disabled)
+
+
+@pytest.mark.parametrize("disabled", [{}, {"TQDM_DISABLE": "1"}], ids=["", "without tqdm"])
+def test_a_terminal_that_has_stopped_keeps_no_signal_from_ending_the_job(
+    tmp_path: Path, disabled: dict[str, str]
+) -> None:
+    code = "import os, sys\nopen(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'x').close()\nwhile True: print('x' * 1000)"
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "mp_spawn", "-n", "2", "--grace-period", "1", "-c", code, str(tmp_path)]
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    with subprocess.Popen(command, env=os.environ | disabled, start_new_session=True, **streams) as process:
+        os.close(theirs)
+        try:
+            assert until(lambda: len(os.listdir(tmp_path)) == 2, 60)
+            process.terminate()
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+            os.close(ours)
 
 
 @pytest.mark.parametrize("colour", [True, False])

@@ -13,7 +13,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TextIO
 
 from mp_spawn.errors import Failure, ProcessException
@@ -82,8 +82,11 @@ def _tell_failure(first: Failure, rows: list[Row]) -> None:
 
 
 @contextmanager
-def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
-    """Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends."""
+def progress(total: int, ended: Callable[[], int], is_given_up: Callable[[], bool]) -> Iterator[None]:
+    """
+    Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends. It ends beside a
+    terminal that has stopped once *is_given_up* says so.
+    """
     if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
         yield
         return
@@ -96,21 +99,29 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
     Bar.set_lock(threading.RLock())
     before, over = (sys.stdout, sys.stderr), threading.Event()
     columns, rows = shutil.get_terminal_size()  # tqdm draws nothing on a terminal that does not know its size
-    size = {"ncols": columns - 1, "nrows": rows}
+    # Drawn by a thread only: with a delay, not here.
+    size = {"ncols": columns - 1, "nrows": rows, "delay": REDRAW_EVERY_S}
     begun: set[_Bytes] = set()
-    bar = Bar(total=total, desc="ranks ended", file=sys.stderr, leave=False, bar_format=BAR, **size)
+    bar = Bar(total=total, desc="ranks ended", file=_AtOnce(before[1]), leave=False, bar_format=BAR, **size)
+    bar.delay = 0
 
     def redraw() -> None:
-        while not over.wait(REDRAW_EVERY_S):
+        while not over.is_set():
             with Bar.get_lock():
                 if not over.is_set() and not begun:
                     bar.n = ended()  # so that no rank has to notify it
                     bar.refresh()
+            over.wait(REDRAW_EVERY_S)
 
     if bar.disable:  # by a variable of tqdm
         yield
         return
-    redraws = threading.Thread(target=redraw, name="mp_spawn progress", daemon=True)
+
+    def close() -> None:
+        with suppress(OSError), Bar.get_lock():
+            bar.close()
+
+    redraws, closes = (threading.Thread(target=each, name="mp_spawn progress", daemon=True) for each in (redraw, close))
     try:
         # A stream that is no terminal needs no redirection.
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
@@ -120,21 +131,29 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
         yield
     finally:
         over.set()
+        closes.start()
         try:
-            with Bar.get_lock():
-                bar.close()
-            before[1].flush()
-        except OSError:
-            _discard_output(before[1])
+            has_written(closes, is_given_up)
         finally:
             sys.stdout, sys.stderr = before
 
 
-def _discard_output(stream: TextIO) -> None:
-    """Discard what *stream* still holds: its terminal has gone, and Python 3.14 exits with 120 if a flush fails."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
-    os.close(null)
+class _AtOnce(io.TextIOBase):
+    """Writes to a terminal past its buffer: what a terminal that has gone or stopped does not take stays nowhere."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        write_to(self._terminal, text.encode(self._terminal.encoding, "backslashreplace"))
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._terminal.encoding
 
 
 class _Bytes:
