@@ -7,9 +7,11 @@ import gc
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from multiprocessing import managers
 from pathlib import Path
 from typing import Any
@@ -215,3 +217,83 @@ def test_managers_of_multiprocessing_and_without_channels_stay_as_they_are(tmp_p
                 print(mapping["a"], type(mapping._tls.connection) is multiprocessing.connection.Connection)
     """
     assert succeeded(run_script(tmp_path, text, MP_CHANNEL="0")) == "1 True\n"
+
+
+class Interrupted(Exception):
+    """Raised by the signal handler."""
+
+
+@pytest.fixture
+def interrupting() -> Iterator[Callable[[float], None]]:
+    """
+    Return a function that has the main thread interrupted by an exception after so many seconds; 0 for not at all.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield lambda seconds: (signal.setitimer(signal.ITIMER_REAL, seconds), None)[1]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("has_channel", [True, False])
+def test_no_call_returns_the_result_of_one_that_a_handler_has_interrupted(
+    forking: Any, monkeypatch: pytest.MonkeyPatch, interrupting: Any, has_channel: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        if not has_channel:
+            patch.setattr(manager_channels.channel_connections, "make_pair", lambda duplex: None)
+        manager = forking.Manager()
+    chance, interrupts = random.Random(7), 0
+    with manager:
+        mapping = manager.dict({number: [number] for number in range(50)})
+        for _ in range(300):
+            try:
+                interrupting(chance.uniform(2e-5, 1e-3))
+                for number in range(50):
+                    assert mapping[number] == [number]
+                interrupting(0)
+            except Interrupted:
+                interrupts += 1
+            interrupting(0)
+            assert mapping[7] == [7]
+        assert is_over_channel(mapping) is has_channel
+    assert interrupts > 0
+
+
+def test_a_call_that_the_server_is_still_at_holds_no_later_one_up(manager: Any, interrupting: Any) -> None:
+    queue, mapping = manager.Queue(), manager.dict(a=1)
+    interrupting(0.2)
+    with pytest.raises(Interrupted):
+        queue.get()
+    assert mapping["a"] == 1
+    for _ in range(2):  # the server's thread that was left may take one
+        queue.put("an item")
+    assert queue.get(timeout=TIMEOUT) == "an item"
+
+
+def test_a_lock_is_released_by_the_thread_of_the_server_that_has_it_after_an_interrupt(
+    manager: Any, interrupting: Any
+) -> None:
+    lock, mapping = manager.RLock(), manager.dict(a=1)
+    with pytest.raises(Interrupted), lock:
+        interrupting(0.2)
+        while True:
+            mapping.get("a")
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
+class CannotBeUnpickled:
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def test_a_request_that_cannot_be_read_is_an_error_of_its_call_alone(manager: Any) -> None:
+    mapping = manager.dict(a=1)
+    for _ in range(2):
+        with pytest.raises(managers.RemoteError, match="no number"):
+            mapping["b"] = CannotBeUnpickled()
+        assert mapping["a"] == 1

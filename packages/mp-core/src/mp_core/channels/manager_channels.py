@@ -18,6 +18,12 @@ connection of a client that never asks: a plain `multiprocessing` program that k
 A proxy knows by its *serializer* that its server understands. The serializer goes with the proxy to other processes,
 and its pickle imports this module, so that a process with nothing else of ours knows it as well.
 
+Requests and results in a channel have a number. A signal handler that raises, or a Ctrl-C, ends a call before its
+result has come, and the program may go on: the next call drops that result. In multiprocessing it would return it as
+its own, and each later call that of the one before. If the result does not come, since the server is still at it (a
+`get` of an empty queue), the next call begins with a new connection, served by another thread; what the old one gets
+later is lost. Through a socket, which an interrupt may leave in the middle of a message, it always does.
+
 - The server dies before it answers: the proxy's `recv` raises `EOFError`, as ever.
 - The proxy's process dies with the descriptors in flight: the kernel closes them with the socket.
 - The process forks: the child's proxies connect anew, as they do with sockets.
@@ -44,6 +50,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _managers: Any = managers
+# Seconds for the result of an interrupted call.
+LATE_RESULT = 1.0
 _ROOM = socket.CMSG_SPACE(2 * struct.calcsize("i"))  # for two descriptors
 
 
@@ -61,17 +69,52 @@ def _serializer() -> str:
 class _ClientConnection(Connection):
     """A client's connection to a server, which becomes a channel when a proxy asks for requests to be accepted."""
 
+    _way: tuple[Any, ...] = ()  # to the server
+    _accept: tuple[Any, ...] = ()  # the request to accept others, once it was sent
     _channel: Any = None
+    _number = 0  # of the last request
+    _is_owed = False  # its result may be on its way
 
     def send(self, obj: Any) -> None:
+        if self._is_owed and not (self._channel is not None and self._channel.poll(LATE_RESULT)):
+            self._connect_again()
         if type(obj) is tuple and obj[1] == "accept_connection":
-            obj = (obj[0], "accept_channel", *obj[2:])
-            self.recv = self._change  # type: ignore[method-assign]
-        super().send(obj)
+            self._accept = obj
+            super().send((obj[0], "accept_channel", *obj[2:]))
+            return
+        if self._accept:
+            self._is_owed = True
+        if self._channel is None:
+            super().send(obj)
+        else:
+            self._number += 1
+            self._channel.send((self._number, obj))
+
+    def recv(self) -> Any:
+        try:
+            if self._accept and not self._is_owed:
+                return self._change()
+            number, result = (self._number, super().recv()) if self._channel is None else self._channel.recv()
+            while number not in (self._number, None):
+                number, result = self._channel.recv()
+        except Exception as error:
+            if not is_of_handler(error):  # it has come, or never will
+                self._is_owed = False
+            raise
+        self._is_owed = False
+        return result
+
+    def _connect_again(self) -> None:
+        fresh = _client(*self._way)
+        fresh.send(self._accept)
+        fresh.recv()
+        self.close()
+        self._handle, fresh._handle = fresh._handle, None
+        self._channel, fresh._channel = fresh._channel, None
+        self._is_owed = False
 
     def _change(self) -> Any:
-        del self.recv
-        kind, form = self.recv()
+        kind, form = super().recv()
         if kind != "#RETURN" or form is None:
             return kind, form
         channel = None
@@ -82,18 +125,20 @@ class _ClientConnection(Connection):
         super().send(channel is not None)
         if channel is not None:
             channel._mp_shares = by_value.find_out(self)
-            self._channel, self.send, self.recv = channel, channel.send, channel.recv  # type: ignore[method-assign]
+            self._channel = channel
         return kind, None
 
     def close(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
         super().close()
 
 
 def _client(address: Any, family: str | None = None, authkey: bytes | None = None) -> Any:
     found: Any = connection.Client(address, family, authkey)
     ours = _ClientConnection(found._handle)
+    ours._way = address, family, authkey
     found._handle = None
     return ours
 
@@ -138,6 +183,22 @@ def _descriptors(ancillary: list[Any]) -> list[int]:
     return [fd for _, _, data in ancillary for fd in struct.unpack(f"{len(data) // 4}i", data)]
 
 
+class _Served:
+    """A server's end of a channel, whose results have the numbers of their requests."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel, self.close = channel, channel.close
+        self._number: int | None = None
+
+    def recv(self) -> Any:
+        self._number = None  # of a request that cannot be unpickled
+        self._number, request = self._channel.recv()
+        return request
+
+    def send(self, result: Any) -> None:
+        self._channel.send((self._number, result))
+
+
 class _Server(_managers.Server):  # type: ignore[misc]
     public = (*_managers.Server.public, "accept_channel")
 
@@ -161,7 +222,7 @@ class _Server(_managers.Server):  # type: ignore[misc]
             if opened:
                 ours._mp_shares = by_value.find_out(conn)
             threading.current_thread().name = name
-            self.serve_client(ours if opened else conn)
+            self.serve_client(_Served(ours) if opened else conn)
 
 
 class SyncManager(managers.SyncManager):
