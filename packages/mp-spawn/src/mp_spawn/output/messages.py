@@ -42,7 +42,7 @@ class Messages:
         """Write *text*; return once it is written, or after a second."""
         with self._lock:
             self._texts.append(text)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # as in a forked child
                 self._thread = threading.Thread(target=self._run, name="mp-spawn messages", daemon=True)
                 try:
                     self._thread.start()
@@ -69,8 +69,8 @@ class Messages:
                     self._thread = None
                     return
                 text = self._texts.popleft()
-            # If the terminal or its reader has gone, the exit code has to say it.
-            with contextlib.suppress(OSError, ValueError):
+            # If the terminal or its reader has gone, the exit code has to say it. The stream may be a program's own.
+            with contextlib.suppress(Exception):
                 write_to(sys.stderr, text.encode(sys.stderr.encoding or "utf-8", "backslashreplace"))
 
 
