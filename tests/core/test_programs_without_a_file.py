@@ -102,3 +102,37 @@ def test_a_program_with_both_kinds_of_children_sends_definitions_to_those_that_n
 ) -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     assert run(tmp_path, way, "mp_all", "", BOTH.replace("METHOD and 1", "1")) == ["2", "2", "2"]
+
+
+SINGLE_DISPATCH = """
+import functools
+import multiprocessing
+
+@functools.singledispatch
+def kind(thing):
+    return "another"
+
+@kind.register
+def _(thing: int):
+    return "a number"
+
+class Knows:
+    @functools.singledispatchmethod
+    def kind(self, thing):
+        return kind(thing)
+
+    def ask(self, thing):
+        return self.kind(thing)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context(METHOD).Pool(1) as pool:
+        print(pool.map(kind, [1, "x", None]), pool.map(Knows().ask, [1, "x", None]))
+"""
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_a_function_that_dispatches_by_the_type_of_its_argument_travels(
+    tmp_path: Path, start_method: str, way: str
+) -> None:
+    expected = str(["a number", "another", "another"])
+    assert run(tmp_path, way, "mp_all", start_method, SINGLE_DISPATCH) == [f"{expected} {expected}"]

@@ -134,6 +134,8 @@ class Pickler(ForkingPickler):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if kind is functools.cached_property:  # it has a lock up to 3.11
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
+        if kind is weakref.WeakKeyDictionary:  # as a `functools.singledispatch` function has, to look up less
+            return kind, (dict(thing),)
         if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self) and (home := home_of(thing)):
             return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
         if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
