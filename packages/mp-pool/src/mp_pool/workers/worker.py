@@ -125,7 +125,8 @@ class Worker:
             beside_threads = method == "fork" and zygote is None and threading.active_count() > 1
             try:
                 if method == "fork":
-                    # A handler that raises after the fork would leave a process that nobody knows.
+                    # A handler that raises after the fork would leave a process that nobody knows. (A thread of a
+                    # library takes the signals that are not sent to this one: then it is left, and soon ends.)
                     ends.mask = mask
                     _signal.pthread_sigmask(signal.SIG_BLOCK, _signal.valid_signals())
                 elif method == "spawn":
