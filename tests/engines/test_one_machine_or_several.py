@@ -123,6 +123,21 @@ def test_a_job_whose_output_nobody_reads_ends_after_a_signal(where: list[str], t
         assert process.wait(60) == 128 + signal.SIGTERM
 
 
+def test_ranks_that_would_end_well_after_a_signal_do_so_although_nobody_reads(where: list[str], tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'x').close()\n"
+        "for number in range(20_000): print('x' * 100, number)"
+    )
+    with started(*where, "-n", "2", "--grace-period", "2", "-c", code, str(tmp_path)) as process:
+        assert until(lambda: len(os.listdir(tmp_path)) == 2, 60)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM  # their output is lost
+        assert process.stderr is not None
+        assert process.stderr.read() == b"the rest of the output of the ranks is lost: nobody reads it\n"
+
+
 @pytest.mark.parametrize("mode", ["prefix", "capture"])
 def test_a_job_whose_output_nobody_reads_ends_after_its_time(where: list[str], mode: str) -> None:
     code = "import time; print('x' * 200_000, flush=True); time.sleep(300)"
@@ -133,24 +148,25 @@ def test_a_job_whose_output_nobody_reads_ends_after_its_time(where: list[str], m
         assert b"nobody reads it" in process.stderr.read()
 
 
-def test_a_signal_that_a_scheduler_sends_to_each_node_reaches_each_rank_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGXCPU, signal.SIGRTMIN + 2])
+def test_a_signal_that_a_scheduler_sends_to_each_node_reaches_each_rank_once(tmp_path: Path, signum: int) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal, sys, time\n"
         "path = f'{sys.argv[1]}/{os.environ[\"RANK\"]}'\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: print('came', file=open(path + '.signals', 'a')))\n"
+        "signal.signal(int(sys.argv[2]), lambda *_: print('came', file=open(path + '.signals', 'a')))\n"
         "open(path + '.ready', 'x').close()\n"
         "while not os.path.exists(f'{sys.argv[1]}/end'): time.sleep(0.05)\n"
     )
     common = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "-n", "2"]
     key = {"MP_SPAWN_KEY": "a secret for the tests"}
     with (
-        started(*common, "--node-rank", "1", str(script), str(tmp_path), **key) as second,
-        started(*common, "--node-rank", "0", str(script), str(tmp_path), **key) as first,
+        started(*common, "--node-rank", "1", str(script), str(tmp_path), str(int(signum)), **key) as second,
+        started(*common, "--node-rank", "0", str(script), str(tmp_path), str(int(signum)), **key) as first,
     ):
         assert until(lambda: all((tmp_path / f"{rank}.ready").exists() for rank in range(2)), 60)
         for process in (second, first):
-            process.send_signal(signal.SIGUSR1)
+            process.send_signal(signum)
         paths = [tmp_path / f"{rank}.signals" for rank in range(2)]
         assert until(lambda: all(path.exists() and path.read_text() for path in paths), 60)
         (tmp_path / "end").touch()

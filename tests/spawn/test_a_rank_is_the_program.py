@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
@@ -233,6 +234,7 @@ def test_a_rank_that_multiprocessing_starts_is_the_program_as_well(tmp_path: Pat
     [
         ("import sys; sys.exit(256)", 1, "sys.exit(256)"),
         ("import sys; sys.exit(2**70)", 255, "exit code 255"),
+        ("import sys; sys.exit(-(2**63))", 1, "sys.exit(-9223372036854775808)"),
         ("import sys; sys.exit('the reason')", 1, "the reason\n"),
         ("raise KeyboardInterrupt", 130, "signal SIGINT"),
         ("raise type('Own', (KeyboardInterrupt,), {})('the reason')", 1, "Own: the reason\n"),
@@ -293,6 +295,32 @@ def test_a_rank_ends_where_an_interpreter_would_go_on_with_a_prompt() -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_keyboard_interrupt_is_the_first_failure_although_its_thread_ends_last(tmp_path: Path) -> None:
+    text = """
+        import os, threading, time
+
+        def wait_for(name):
+            while not os.path.exists(name):
+                time.sleep(0.01)
+
+        if os.environ["RANK"] == "1":
+            threading.Thread(target=wait_for, args=("has ended",)).start()
+            threading.excepthook = lambda _: None
+            open("raises", "w").close()
+            raise KeyboardInterrupt
+        wait_for("raises")
+        time.sleep(0.5)
+        import atexit
+        atexit.register(lambda: open("has ended", "w").close())
+        raise ValueError("second")
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "mp_spawn", "-n", "2", "--restart", "all", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert re.search(r"^mp-spawn: rank 1 \(pid \d+\): signal SIGINT$", done.stderr, re.M), done.stderr
 
 
 @pytest.mark.parametrize("env", [[], ["--env", "OMP_NUM_THREADS=1"]], ids=["forked", "in an interpreter of its own"])

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.processes import ended as has_ended
+from support.scripts import run_script
 from support.waiting import until
 
 from mp_spawn import run
+from mp_spawn.output.destinations import Prefix
 
 BOTH = pytest.mark.parametrize("mode", ["prefix", "capture"])
 
@@ -322,3 +327,119 @@ def close_all(rank: int, folder: str) -> str:
 def test_a_result_arrives_although_its_descriptor_was_closed(start_method: str, tmp_path: Path) -> None:
     assert run(close_all, (str(tmp_path),), 2, start_method=start_method) == ["a result" * 100_000] * 2
     assert (tmp_path / "0").read_text() == "mine"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_ends_by_a_signal_although_nobody_reads_what_its_ranks_write(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent("""
+        import mp_spawn
+
+        def write(rank):
+            open(str(rank), "w").close()
+            for number in range(20_000):
+                print("x" * 100, number)
+
+        if __name__ == "__main__":
+            mp_spawn.run(write, nprocs=2, output="prefix")
+        """)
+    )
+    nobody_reads, output = os.pipe()
+    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, **streams)  # type: ignore[call-overload]
+    os.close(output)
+    try:
+        assert until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), timeout=60)
+        process.send_signal(signum)
+        assert ended(process)[0] == -signum
+    finally:
+        os.close(nobody_reads)
+
+
+def test_a_message_cuts_no_line_of_a_rank_where_both_streams_are_one_and_its_reader_is_slow(tmp_path: Path) -> None:
+    text = """
+        import os, sys
+        for number in range(600):
+            print("x" * 100, number)
+        if os.environ["RANK"] == "1":
+            sys.exit(3)
+    """
+    read, output = os.pipe()
+    options = ["-n", "2", "--max-restarts", "3"]
+    process = start(tmp_path, text, *options, stdout=output, stderr=output)
+    os.close(output)
+    lines = []
+    with os.fdopen(read, "rb", buffering=4096) as file:
+        for line in file:
+            lines.append(line)
+            if len(lines) % 40 == 0:
+                time.sleep(0.02)
+    assert ended(process)[0] == 3
+    prefixed = [line for line in lines if line.startswith((b"[rank 0] x", b"[rank 1] x"))]
+    assert len([line for line in prefixed if re.fullmatch(rb"\[rank \d\] x{100} \d+\n", line)]) == 600 * 5
+    assert len(prefixed) == 600 * 5
+    assert sum(b"is started again" in line and line.startswith(b"rank 1 (pid") for line in lines) == 3
+
+
+def test_an_interrupted_start_of_the_thread_that_reads_leaves_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Exception):
+        pass
+
+    start_thread = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start_thread(thread)
+        if thread.name == "mp-spawn output":
+            raise Interrupted
+
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    output = Prefix()
+    ends = output.ends_for(0, 0)
+    assert ends is not None
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(threading.Thread, "start", interrupted)
+        output.started()
+    output.finish()
+    assert failed == []
+
+
+def test_the_command_tells_again_after_a_run_whose_messages_nobody_has_read(tmp_path: Path) -> None:
+    program = """
+        import os, sys, threading, time
+        from mp_spawn.command.main import main
+
+        if __name__ == "__main__":
+            read, write = os.pipe()
+            os.dup2(write, 2)
+            fill = "import sys, time; print('x' * 200_000, file=sys.stderr); time.sleep(300)"
+            first = main(["-n", "2", "--timeout", "1", "--grace-period", "1", "-c", fill])
+            parts = []
+            def read_all():
+                while parts.append(os.read(read, 1 << 16)) or True: pass
+            threading.Thread(target=read_all, daemon=True).start()
+            second = main(["-n", "1", "-c", "print('fine')"])
+            third = main(["-n", "1", "-c", "raise SystemExit(4)"])
+            while b"exit code 4" not in b"".join(parts):
+                time.sleep(0.01)
+            print(first, second, third, flush=True)
+            os._exit(0)
+    """
+    assert run_script(tmp_path, program).stdout == "[rank 0] fine\n124 0 4\n"
+
+
+def test_a_record_of_the_launcher_is_told_once_also_in_a_program_with_a_handler(tmp_path: Path) -> None:
+    program = """
+        import logging, sys
+        from mp_spawn.command.main import main
+
+        if __name__ == "__main__":
+            if sys.argv[1] == "handler":
+                logging.basicConfig(format="of the program: %(message)s")
+            main(["-n", "2", "-c", "import os, time; os.environ['RANK'] == '0' and 1 / 0; time.sleep(300)"])
+    """
+    for how, begin in (("handler", "of the program: Terminating process "), ("none", "Terminating process ")):
+        lines = [line for line in run_script(tmp_path, program, how).stderr.splitlines() if "Terminating" in line]
+        assert len(lines) == 1 and lines[0].startswith(begin), lines

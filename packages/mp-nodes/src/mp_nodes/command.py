@@ -16,6 +16,7 @@ from mp_spawn.calls.payload import Call
 from mp_spawn.command.command_options import (
     Recording,
     call_of,
+    check_shown,
     common_variables,
     count_per_node,
     count_ranks,
@@ -27,10 +28,9 @@ from mp_spawn.command.command_options import (
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.job import OF_A_FORK, check_options, check_room
 from mp_spawn.jobs.running_job import end_late
-from mp_spawn.jobs.supervisor import Patience
 from mp_spawn.output.messages import tell
 from mp_spawn.output.terminal import TIMED_OUT, Row, write_end
-from mp_spawn.ranks.signals import TERM_TO_KILL, Ended, Forwarding, raise_if_ending
+from mp_spawn.ranks.signals import Ended, Forwarding, raise_if_ending
 
 
 def main(chosen: argparse.Namespace, recording: Recording) -> int:
@@ -50,6 +50,7 @@ def main(chosen: argparse.Namespace, recording: Recording) -> int:
         raise ValueError(f"-n {nprocs} is too small for {place.nnodes} nodes; give each a rank or more")
     if place is not None:
         check_room(ranks or nprocs // place.nnodes, OF_A_FORK)
+    check_shown(output_of(chosen), nprocs)
     call = call_of(chosen)
     try:
         if place is None:
@@ -111,17 +112,15 @@ def _drive(
                 context.exit_code = TIMED_OUT
                 late = end_late(context, context.output, chosen.timeout)
 
-        patience = Patience(min(chosen.shutdown_timeout, TERM_TO_KILL))
-
         def is_given_up() -> bool:
             if readable(signals.fd, 0):
                 signals.handle(context.hear_signal)
-            return patience.is_over(late is not None or bool(context.told_by))
+            return bool(context.is_given_up())
 
         error = late or _failure_of(context)
         is_written = write_end(context.output, error, partial(_table_of, context), is_given_up)
         code: int = TIMED_OUT if late else context.code()
-        return code if is_written or code else 128 + context.told_by
+        return code if (is_written and context.is_written) or code else 128 + context.told_by
 
 
 def _failure_of(context: Any) -> ProcessException | None:

@@ -99,6 +99,7 @@ class EngineContext(RunningJob):
         # and by a signal, after which they are sent no SIGTERM in addition.
         self._attempt = 0
         self._is_to_end = False
+        self._patience = Patience(min(plan.time_to_end, TERM_TO_KILL))
         #: The signal that has ended the ranks, if one has.
         self.told_by = 0
         #: The exit code of the job, if that is not for its ranks to say.
@@ -323,8 +324,16 @@ class EngineContext(RunningJob):
 
     def _finish_output(self) -> None:
         """Write the rest; not for long after a signal, if nobody reads it."""
-        patience = Patience(min(self._plan.time_to_end, TERM_TO_KILL))
-        self._writer.finish(lambda: patience.is_over(self._is_to_end))
+        self._writer.finish(self.is_given_up)
+
+    def is_given_up(self) -> bool:
+        """Tell whether output that nobody reads is to be left unwritten."""
+        return self._patience.is_over(self._is_to_end)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing of the output is lost so far."""
+        return not self._writer.is_given_up
 
     def _serve(self) -> None:
         """Handle messages until each node has said how its ranks ended, or is lost."""
@@ -344,6 +353,8 @@ class EngineContext(RunningJob):
             if now >= beat_at:
                 beat_at = now + BEAT
                 self._send_all(lambda: protocol.Ping(time.monotonic()))
+            if self.is_given_up() and self._writer.is_stalled(self._patience.seconds):
+                self._writer.discard()
             self._command(now)
 
     def _send_all(self, message: Callable[[], Any]) -> None:

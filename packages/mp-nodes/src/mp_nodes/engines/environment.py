@@ -25,7 +25,7 @@ from mp_nodes.transport.connection import ConnectedAgents, serve
 from mp_nodes.transport.handshake import WrongKeyError
 from mp_nodes.transport.meeting import Arrival, Meeting
 from mp_nodes.transport.wire import TamperedError, Wire
-from mp_spawn.ranks.signals import ENDING, Forwarding
+from mp_spawn.ranks.signals import FORWARDED, Forwarding
 
 # Seconds for node 0 to prove who it is.
 TO_PROVE = 15.0
@@ -128,7 +128,7 @@ def join_job(place: JobPlace, ranks: int = 0) -> int:
     # srun and mpirun signal every node; node 0 hears it from each and forwards it once. A handler, and not SIG_IGN,
     # which the ranks would inherit.
     came: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for signum in (*ENDING, signal.SIGUSR1, signal.SIGUSR2):
+    for signum in sorted({*FORWARDED} - {signal.SIGCONT, signal.SIGTSTP}):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, lambda signum, frame: came.put(signum))
     return serve(wire, came)

@@ -51,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     2
     """
     open_streams()
+    messages.begin()
     with telling_records():
         code = run(sys.argv[1:] if arguments is None else arguments)
     try:

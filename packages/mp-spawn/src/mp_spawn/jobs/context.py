@@ -206,6 +206,7 @@ class ProcessContext(RunningJob):
             raise
         except BaseException:
             # Ctrl-C, or a signal handler that leaves the program: also end its ranks.
+            self._supervisor.is_terminated = True
             self._supervisor.end(INTERRUPTED)
             raise
         finally:
@@ -215,6 +216,7 @@ class ProcessContext(RunningJob):
     def _outlive(self, signum: int) -> None:
         """Let the ranks, which may have been sent it as well, handle a signal that is to end this process."""
         with self._lock:
+            self._supervisor.is_terminated = True
             try:
                 # `timeout` signals its child first, then the group; ranks with the default action die meanwhile.
                 self._supervisor.pass_time(TO_THE_GROUP)

@@ -22,6 +22,7 @@ from mp_spawn.ranks.signals import ENDING, TERM_TO_KILL, Forwarding, was_sent
 # All times are in seconds. From the first failure to SIGTERM for the others, by default: long enough to see which
 # other ranks fail at the same time.
 GRACE = 0.1
+LOOK_FOR_READER = 0.5
 # For the output of what ranks have started, after they have ended well.
 LATE_OUTPUT = 2.0
 # From SIGKILL until the launcher stops waiting for the kernel to end the process.
@@ -39,14 +40,14 @@ class Patience:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._since: float | None = None
 
     def is_over(self, is_to_end: bool) -> bool:
         """Tell whether the time has passed; it began when *is_to_end* was true for the first time."""
         if is_to_end and self._since is None:
             self._since = time.monotonic()
-        return self._since is not None and time.monotonic() > self._since + self._seconds
+        return self._since is not None and time.monotonic() > self._since + self.seconds
 
 
 class Supervisor:
@@ -298,6 +299,11 @@ class Supervisor:
 
     def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
         """Handle the events so far; *late* says that the last poll was not just now."""
+        if self.job is not None and self.job.output.is_writing() and (self.was_told_to_end or self.is_terminated):
+            # Ranks that wait for a reader who does not read would not end.
+            timeout = LOOK_FOR_READER if timeout is None else min(timeout, LOOK_FOR_READER)
+            if self._patience.is_over(True) and self.job.output.is_stalled(self._patience.seconds):
+                self.job.output.discard()
         changed = events.poll(timeout, self._polled_at if late else None)
         self._polled_at = events.polled_at
         return changed

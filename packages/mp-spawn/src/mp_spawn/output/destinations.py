@@ -9,11 +9,14 @@ import select
 import selectors
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from mp_core.system.handler_errors import is_of_handler
 from mp_spawn.calls.payload import InheritedFd
 
 logger = logging.getLogger("mp_spawn")
@@ -22,6 +25,7 @@ STREAMS = ("stdout", "stderr")
 # A line of more bytes than this is written in parts, so that a rank cannot fill the parent's memory.
 LONGEST = 1 << 20
 POLL_EVERY_S = 0.1
+LOST = "the rest of the output of the ranks is lost: nobody reads it"
 COLOURS = (36, 33, 35, 32, 34, 31)
 
 Pair = tuple[InheritedFd, InheritedFd]
@@ -61,6 +65,13 @@ class Output:
     def is_writing(self) -> bool:
         """Tell whether there may be more of the output."""
         return False
+
+    def is_stalled(self, seconds: float) -> bool:
+        """Tell whether nobody has read the output for so long, so that ranks may wait before their full pipes."""
+        return False
+
+    def discard(self) -> None:
+        """From now on, read without writing."""
 
     def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
         """
@@ -138,6 +149,7 @@ class Piped(Output):
         self._new: dict[int, tuple[int, str]] = {}
         self._pipes: dict[int, tuple[int, str]] = {}
         self._stop = self._is_given_up = False
+        self._busy_since: float | None = None  # the thread, with one piece
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         # The wake-up pipe of the thread, while it runs.
@@ -166,13 +178,15 @@ class Piped(Output):
             elif self._new:
                 wake = os.pipe()
                 thread = threading.Thread(target=self._run, args=(wake,), name="mp-spawn output", daemon=True)
+                self._wake, self._thread = wake, thread  # first: a signal handler may raise while it starts
                 try:
                     thread.start()
-                except BaseException:  # the system has no thread left
-                    for fd in wake:
-                        os.close(fd)
+                except RuntimeError as error:
+                    if not is_of_handler(error):  # the system has no thread left
+                        self._wake = self._thread = None
+                        for fd in wake:
+                            os.close(fd)
                     raise
-                self._wake, self._thread = wake, thread
 
     def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
         self.close_ends()
@@ -191,6 +205,17 @@ class Piped(Output):
 
     def is_writing(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
+
+    def is_stalled(self, seconds: float) -> bool:
+        since = self._busy_since
+        return not self._is_given_up and since is not None and time.monotonic() > since + seconds
+
+    def discard(self) -> None:
+        self._is_given_up = True
+        logger.error(LOST)
+        # Descriptors of its own: the thread that waits in a write may go on, and close the others.
+        fds = [os.dup(fd) for fd in (*self._pipes, *self._new)]
+        threading.Thread(target=_discard_all, args=(fds,), name="mp-spawn output", daemon=True).start()
 
     def _run(self, wake: tuple[int, int]) -> None:
         with selectors.PollSelector() as selector:  # takes no descriptor
@@ -241,10 +266,13 @@ class Piped(Output):
 
     def _handle(self, action: Callable[..., None], rank: int, stream: str, *data: bytes) -> None:
         """Call *action*; after an exception go on reading, as the rank would wait for ever before a full pipe."""
+        self._busy_since = time.monotonic()
         try:
             action(rank, stream, *data)
         except Exception:
             logger.exception("some of the %s of rank %s is lost", stream, rank)
+        finally:
+            self._busy_since = None
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
         """Take a piece of output."""
@@ -252,6 +280,19 @@ class Piped(Output):
 
     def closed(self, rank: int, stream: str) -> None:
         """Note the end of a stream."""
+
+
+def _discard_all(fds: list[int]) -> None:
+    """Read *fds* to their ends, so that nobody waits before a full pipe."""
+    with selectors.PollSelector() as selector:
+        for fd in fds:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                with suppress(BlockingIOError):
+                    if not os.read(key.fd, 1 << 16):
+                        selector.unregister(key.fd)
+                        os.close(key.fd)
 
 
 class Capture(Piped):
@@ -362,7 +403,7 @@ def has_written(thread: threading.Thread, is_given_up: Callable[[], bool]) -> bo
     while thread.is_alive():
         thread.join(POLL_EVERY_S)
         if is_given_up() and thread.is_alive():
-            logger.error("the rest of the output of the ranks is lost: nobody reads it")
+            logger.error(LOST)
             return False
     return True
 
@@ -378,13 +419,26 @@ def write_to(target: TextIO, data: bytes | memoryview) -> None:
     # Not into the buffer of a file: what could not be written would stay there, and fail again when Python ends.
     raw = getattr(buffer, "raw", buffer)
     rest = memoryview(data)
-    while rest:
-        written = raw.write(rest)
-        if written is None:  # a terminal or pipe that does not block, and is full
-            select.select([], [raw], [])
-        else:
-            rest = rest[written:]
+    with _lock_of(raw):
+        while rest:
+            written = raw.write(rest)
+            if written is None:  # a terminal or pipe that does not block, and is full
+                select.select([], [raw], [])
+            else:
+                rest = rest[written:]
     buffer.flush()
+
+
+_locks: dict[tuple[int, int], threading.Lock] = {}
+
+
+def _lock_of(raw: Any) -> threading.Lock:
+    """Return the lock of a file: standard output and standard error may be one, which takes a long line in parts."""
+    try:
+        found = os.fstat(raw.fileno())
+    except (AttributeError, OSError, ValueError):  # nothing that has a descriptor
+        return threading.Lock()
+    return _locks.setdefault((found.st_dev, found.st_ino), threading.Lock())
 
 
 class Captured(NamedTuple):

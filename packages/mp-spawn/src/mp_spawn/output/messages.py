@@ -55,6 +55,10 @@ class Messages:
         thread.join(0.0 if self._is_late else PATIENCE_S)
         self._is_late = thread.is_alive()
 
+    def begin(self) -> None:
+        """Wait for readers again, after another run of the command in this process."""
+        self._is_given_up = self._is_late = False
+
     def finish(self, is_given_up: Callable[[], bool] = bool) -> bool:
         """Wait until all is written; return False if nobody reads it and *is_given_up* says so."""
         thread = self._thread
@@ -89,8 +93,11 @@ class _Telling(logging.Handler):
 
 @contextlib.contextmanager
 def telling_records() -> Iterator[None]:
-    """Tell the launcher's warnings, in place of logging's own writes, while the block runs."""
+    """Tell the launcher's warnings while the block runs, unless the program has a handler for them."""
     logger, handler = logging.getLogger("mp_spawn"), _Telling()
+    if logger.hasHandlers():
+        yield
+        return
     logger.addHandler(handler)
     try:
         yield

@@ -102,7 +102,12 @@ def progress(total: int, ended: Callable[[], int], is_given_up: Callable[[], boo
     # Drawn by a thread only: with a delay, not here.
     size = {"ncols": columns - 1, "nrows": rows, "delay": REDRAW_EVERY_S}
     begun: set[_Bytes] = set()
-    bar = Bar(total=total, desc="ranks ended", file=_AtOnce(before[1]), leave=False, bar_format=BAR, **size)
+    try:
+        bar = Bar(total=total, desc="ranks ended", file=_AtOnce(before[1]), leave=False, bar_format=BAR, **size)
+    except ValueError as refusal:  # of a variable of tqdm
+        tell(f"mp-spawn: no progress is shown: {refusal}")
+        yield
+        return
     bar.delay = 0
 
     def redraw() -> None:

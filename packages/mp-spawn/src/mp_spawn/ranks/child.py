@@ -141,11 +141,14 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         sys.exit(1)
 
 
+_C_LONGS = range(-(2**63), 2**63)
+
+
 def leave_by(reporter: Reporter, leaving: SystemExit) -> NoReturn:
     """Raise *leaving* again, after a report if it does not say all."""
     code = leaving.code
     # Of a number that is no C long, Python makes 255.
-    if code is None or (isinstance(code, int) and (code % 256 or code == 0 or code.bit_length() > 63)):
+    if code is None or (isinstance(code, int) and (code % 256 or code == 0 or code not in _C_LONGS)):
         raise leaving
     # A text, which Python prints; or a number like 256, of which the system would keep the 0 of a success.
     reporter.send(Kind.LEFT, f"sys.exit({code!r})")

@@ -179,11 +179,12 @@ class Rank:
                 exception=self._raised[0],
                 at=report.at,
             )
-        if report is not None and report.kind is Kind.INTERRUPTED and exit_code != -signal.SIGINT:
-            # It has not ended yet, or by something that came later.
-            is_first = report.at <= casualty_at
-            how = dataclasses.replace(base, reason="KeyboardInterrupt", exit_code=exit_code, at=report.at)
-            return how if is_first else None
+        if report is not None and report.kind is Kind.INTERRUPTED:
+            if report.at > casualty_at:
+                return None
+            # Whatever has become of it since: it dies of SIGINT, when its threads and children let it.
+            code, name = -signal.SIGINT, "SIGINT"
+            return dataclasses.replace(base, reason="signal SIGINT", exit_code=code, signal_name=name, at=report.at)
         if self.ended_at is None or self.ended_at > casualty_at:
             return None
         at = self.ended_at - HEAD_START
