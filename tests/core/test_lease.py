@@ -188,3 +188,8 @@ def test_the_owner_of_a_lease_reads_what_a_holder_has_written() -> None:
         _ = reference.owner_alive
     with pytest.raises(ValueError, match="was released"):
         _ = reference.memory
+
+
+def test_a_lease_has_no_negative_size() -> None:
+    with pytest.raises(ValueError, match="a lease cannot have -1 bytes; give 0 or more"):
+        mp.Lease(print, -1)

@@ -126,6 +126,40 @@ def test_a_cache_shrinks_before_the_group_is_full(tmp_path: Path, strategy: str)
         assert until(lambda: _removed(group))  # the manager, which is in it, leaves a moment later
 
 
+TOO_MUCH = """
+    import functools
+
+    if __name__ == "__main__":
+        with open(sys.argv[1] + "/cgroup.procs", "w") as file:
+            file.write(str(os.getpid()))
+        named = functools.partial(mp.shared.named, "too-much", create=True)
+        for make in (mp.shared.zeros, named):
+            try:
+                print(make(300 << 20, dtype="u1")[-1])
+            except MemoryError as error:
+                print("MemoryError", "control group" in str(error) or "container" in str(error))
+"""
+
+
+def test_memory_that_a_group_does_not_have_is_an_error_and_kills_nobody(tmp_path: Path, strategy: str) -> None:
+    swap = [line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("SwapFree")]
+    if swap and int(swap[0]):
+        pytest.skip("needs a machine without swap, which would take what the group does not have")
+    group = GROUPS / f"mpshm-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(256 << 20))
+    except OSError as error:
+        pytest.skip(f"no control group of memory (version 1) can be made here: {error}")
+    try:
+        said = run(tmp_path, TOO_MUCH, str(group), MP_SHARING_STRATEGY=strategy)
+        # Memory of descriptors is taken when it is written.
+        first = "MemoryError True" if strategy == "file_system" else "0"
+        assert said == f"{first}\nMemoryError True\n"
+    finally:
+        assert until(lambda: _removed(group))
+
+
 def _removed(group: Path) -> bool:
     try:
         group.rmdir()

@@ -84,6 +84,16 @@ def test_any_dtype_is_found_again(name: str, dtype: object) -> None:
     shared.unlink(name)
 
 
+def test_a_dtype_with_dimensions_of_its_own_is_found_again(name: str) -> None:
+    made = mp.shared.named(name, 2, "(2,3)i4", create=True)
+    made[:] = np.arange(12).reshape(2, 2, 3)
+    assert made.shape == mp.shared.zeros(2, "(2,3)i4").shape
+    for found in (mp.shared.named(name), mp.shared.named(name, 2, "(2,3)i4"), mp.shared.named(name, (2, 2, 3), "i4")):
+        assert (found.shape, found.dtype) == (made.shape, made.dtype)
+        assert (found == made).all()
+    mp.shared.unlink(name)
+
+
 def test_a_name_that_exists_is_not_created_again(name: str) -> None:
     shared.named(name, 3, create=True)[:] = 5
     with pytest.raises(FileExistsError, match=name):

@@ -10,6 +10,7 @@
 #include <sys/sysinfo.h>
 
 #include "base/failed_call.h"
+#include "platform/linux/cgroup.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 #include "segment/reserve.h"
@@ -32,6 +33,16 @@ static int exceeds_mount(int fd, uint64_t size)
     if (sysinfo(&info) == 0)
         return size / info.mem_unit > (uint64_t)info.totalram + info.totalswap;
     return 0;
+}
+
+/* 1 when a process would be killed for it. The file may have memory there already: how much is not
+ * known, so all that it has counts. */
+static int exceeds_groups(int fd, uint64_t size)
+{
+    struct stat st;
+    uint64_t has = fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+
+    return size > has && !mpshm__groups_have_room(size - has);
 }
 
 int mpshm__file_size_allowed(uint64_t size)
@@ -60,6 +71,8 @@ int mpshm__reserve(int fd, uint64_t at, uint64_t size)
         return -EFBIG;
     if (size >= STEP && exceeds_mount(fd, size))
         return -ENOSPC;
+    if (size >= STEP && exceeds_groups(fd, size))
+        return -ENOMEM;
     while (at < end) {
         uint64_t len = end - at < step ? end - at : step;
         /* It returns its error and leaves errno alone. */

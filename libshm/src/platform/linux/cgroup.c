@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 #include "platform/linux/cgroup.h"
 
@@ -197,4 +198,18 @@ int mpshm__groups_of(const char *root, const char *pid, const char *controller,
     if (file != NULL)
         fclose(file);
     return count;
+}
+
+int mpshm__groups_have_room(uint64_t size)
+{
+    enum { LEVELS = 8 };
+    struct mpshm__group groups[LEVELS];
+    int count = mpshm__groups_of("", "self", "memory", groups, 0, LEVELS);
+    struct sysinfo info;
+    uint64_t swap = sysinfo(&info) == 0 ? (uint64_t)info.freeswap * info.mem_unit : 0;
+
+    for (int i = 0; i < count; i++)
+        if (mpshm__group_read(&groups[i]) && groups[i].used + size > groups[i].limit + swap)
+            return 0;
+    return 1;
 }

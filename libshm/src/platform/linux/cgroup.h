@@ -19,6 +19,9 @@ int mpshm__groups_of(const char *root, const char *pid, const char *controller,
                      struct mpshm__group *groups, int count, int room);
 /* Read limit and use: 1 when the group has a limit. Page cache does not count as used. */
 int mpshm__group_read(struct mpshm__group *group);
+/* Whether the memory groups of this process have so many bytes left, or swap takes the rest. Beyond
+ * that the kernel kills a process of the group, and not always the one that has asked. */
+int mpshm__groups_have_room(uint64_t size);
 /* Whether the group grants the time of fewer than two processors. */
 int mpshm__group_is_below_two_cpus(const struct mpshm__group *group);
 

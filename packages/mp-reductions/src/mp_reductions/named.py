@@ -31,6 +31,7 @@ from numpy.typing import DTypeLike, NDArray
 from mp_core.memory.block import reason
 from mp_core.sharing import backend
 from mp_core.system import machine
+from mp_core.system.control_groups import memory_left
 from mp_reductions.like_constructors import Array, DTypeOf, S, Shape
 from mp_reductions.mapped import FOLDER, map_file
 from mp_reductions.sharing import checked_dims, checked_dtype
@@ -103,6 +104,9 @@ def named(name: str, shape: Any = None, dtype: Any = None, *, create: bool = Fal
     path = _path(name)
     dims = None if shape is None else checked_dims(shape)
     kind = None if dtype is None else checked_dtype(np.dtype(dtype))
+    if kind is not None and kind.subdtype is not None:  # NumPy makes dimensions of it
+        kind, inner = kind.subdtype
+        dims = None if dims is None else (*dims, *inner)
     if not create:
         return _open(path, name, dims, kind)
     if dims is None:
@@ -222,7 +226,13 @@ def _create(path: str, name: str, dims: tuple[int, ...], dtype: np.dtype[Any]) -
     fd = _reserved(nbytes)
     try:
         os.pwrite(fd, header, 0)
-        made = _over(map_file(fd, os.path.basename(path)), len(header), dims, dtype)
+        try:
+            mapping = map_file(fd, os.path.basename(path))
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise MemoryError(f"cannot map {nbytes} bytes: this process may have no more memory (ulimit -v)") from None
+        made = _over(mapping, len(header), dims, dtype)
         folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:  # with a folder, link() follows the symbolic link in /proc
             os.link(f"/proc/self/fd/{fd}", os.path.basename(path), src_dir_fd=folder, dst_dir_fd=folder)
@@ -249,6 +259,8 @@ def _reserved(nbytes: int) -> int:
             raise OSError(errno.ENOSPC, "")
         if nbytes > resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= 0:
             raise MemoryError(f"cannot allocate {nbytes} bytes: {reason(errno.EFBIG)}")
+        if nbytes > (left := memory_left()):  # the kernel would kill a process
+            raise MemoryError(f"cannot allocate {nbytes} bytes: {left:.0f} are left for this control group")
         os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:
         os.close(fd)

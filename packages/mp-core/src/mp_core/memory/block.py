@@ -18,6 +18,7 @@ from mp_core.sharing import backend, strategy
 from mp_core.sharing.backend import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 from mp_core.sharing.failed_calls import failed_call
 from mp_core.system import settings
+from mp_core.system.control_groups import memory_left
 from mp_core.system.errors import NO_MANAGER
 from mp_core.system.fan_out import declare_one_receiver
 
@@ -242,14 +243,15 @@ def _no_room(size: int, name: str) -> str:
     if name == "file_system" and os.path.isdir("/dev/shm"):
         fs = os.statvfs("/dev/shm")
         free, total = fs.f_bavail * fs.f_frsize, fs.f_blocks * fs.f_frsize
-        return (
-            f"cannot allocate {size} bytes of shared memory: /dev/shm has {free} of {total} bytes free; enlarge it "
-            "(docker run --shm-size, mount -o remount,size=) or use the file_descriptor strategy, which it does not "
-            "limit"
-        )
-    pages, page = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        if size > free:
+            return (
+                f"cannot allocate {size} bytes of shared memory: /dev/shm has {free} of {total} bytes free; enlarge it "
+                "(docker run --shm-size, mount -o remount,size=) or use the file_descriptor strategy, which it does "
+                "not limit"
+            )
+    free = int(min(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_left()))
     return (
-        f"cannot allocate {size} bytes of shared memory: about {pages * page} bytes of memory are free; "
+        f"cannot allocate {size} bytes of shared memory: about {free} bytes of memory are free; "
         "drop arrays, or check the limits of this process (ulimit -v) and of its container"
     )
 

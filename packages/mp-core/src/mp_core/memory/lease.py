@@ -146,6 +146,8 @@ class Lease:
         on_last_release: Callable[[], object],
         nbytes: int = 0,
     ) -> None:
+        if nbytes < 0:
+            raise ValueError(f"a lease cannot have {nbytes} bytes; give 0 or more")
         self._callback = on_last_release
         self._owner = os.getpid()
         # The lock keeps forks out, or a child would have a reference that it does not know of.

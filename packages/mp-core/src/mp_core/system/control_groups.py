@@ -51,6 +51,35 @@ def limit_of(folder: Path, *names: str) -> int | None:
     return None
 
 
+def memory_left(root: Path = ROOT, own: Path = OWN, meminfo: Path = "/proc/meminfo") -> float:
+    """
+    Return how many bytes the control groups of this process have left, and swap with them; infinity without a limit.
+
+    Beyond that, the kernel kills a process of the group. Page cache counts as left.
+    """
+    least = math.inf
+    for controller, folder in control_groups(root, own):
+        limit = limit_of(folder, "memory.max", "memory.limit_in_bytes") if controller in ("", "memory") else None
+        if limit is not None:
+            least = min(least, limit - _used(folder))
+    return least + _swap(meminfo)
+
+
+def _used(folder: Path) -> int:
+    """Return the bytes that a group uses, but for its page cache."""
+    number, prefix = read_kernel_file(os.path.join(folder, "memory.current")), ""
+    if not number:  # version 1
+        number, prefix = read_kernel_file(os.path.join(folder, "memory.usage_in_bytes")), "total_"
+    cache = {f"{prefix}active_file", f"{prefix}inactive_file"}
+    lines = (line.split() for line in lines_of_kernel_file(os.path.join(folder, "memory.stat")))
+    return int(number or 0) - sum(int(words[1]) for words in lines if words[0] in cache)
+
+
+def _swap(meminfo: Path) -> int:
+    lines = (line.split() for line in lines_of_kernel_file(meminfo))
+    return next((int(words[1]) << 10 for words in lines if words[0] == "SwapFree:"), 0)
+
+
 def quota(root: Path = ROOT, own: Path = OWN) -> float:
     """Return how many processors' time the control groups grant this process; infinity without a limit."""
     least = math.inf
