@@ -37,6 +37,23 @@ class CannotBeUnpickled(Exception):
         super().__init__(text)
 
 
+class Leaves(Exception):
+    """Would end the process in which its text or its pickle is asked for, or in which it is unpickled."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __str__(self) -> str:
+        return sys.exit(0) if self.where == "text" else f"leaves in its {self.where}"
+
+    def __reduce__(self) -> Any:
+        return (sys.exit, (0,)) if self.where == "unpickler" else sys.exit(0) if self.where == "pickle" else (str, ())
+
+
+def raise_one_that_leaves(rank: int, where: str) -> NoReturn:
+    raise Leaves(where)
+
+
 class RaisesWhenUnpickled:
     """Can be pickled, and raises an exception when it is unpickled."""
 

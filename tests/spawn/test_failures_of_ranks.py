@@ -303,3 +303,10 @@ def test_a_keyboard_interrupt_of_one_rank_ends_the_others_before_its_children_ha
 ) -> None:
     error = failing(ranks.interrupt_self_and_end_after_the_other, tmp_path, start_method=start_method)
     assert (error.error_index, error.failures[0].signal_name) == (1, "SIGINT")
+
+
+@pytest.mark.parametrize("where", ["text", "pickle", "unpickler"])
+def test_an_exception_that_would_leave_the_process_is_a_failure_like_any_other(start_method: str, where: str) -> None:
+    error = failing(ranks.raise_one_that_leaves, where, nprocs=1, start_method=start_method)
+    assert isinstance(error, ProcessRaisedException)
+    assert error.failures[0].reason.startswith("rank_functions.Leaves: ")

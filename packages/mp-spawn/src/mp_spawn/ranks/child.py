@@ -183,7 +183,7 @@ def _reason(error: BaseException) -> str:
     )
     try:
         lines = [line.strip() for line in str(error).splitlines()]
-    except Exception:
+    except BaseException:  # also one that would end this rank without a report
         lines = ["<its text is unavailable: str() raised an exception>"]
     first = next(filter(None, lines), "")
     return f"{name}: {first[:LONGEST]}" if first else name
@@ -213,5 +213,5 @@ def _pickled(by_value: bool, function: Callable[..., bytes], *args: Any) -> byte
 def _error(error: BaseException, same_main: bool) -> bytes:
     try:
         return dumps(error, "the exception", same_main=same_main)
-    except Exception:
+    except BaseException:  # as for its text
         return b""  # the report has its text

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Self
 
+from mp_core.system.handler_errors import is_of_handler
 from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.ranks.diagnostics import DUMP, Stacks, answers, blocking_threads
 from mp_spawn.ranks.process_group import is_alive, leads_group, send_to_group
@@ -239,8 +240,10 @@ def unpickled(blob: bytes) -> BaseException | None:
     """
     try:
         error = pickle.loads(blob)
-    except Exception:
-        return None  # the text is enough
+    except BaseException as refusal:
+        if isinstance(refusal, KeyboardInterrupt) or is_of_handler(refusal):
+            raise
+        return None  # the text is enough; also of one whose pickle would end this program
     return error if isinstance(error, BaseException) else None
 
 
