@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing import managers
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -297,3 +299,60 @@ def test_a_request_that_cannot_be_read_is_an_error_of_its_call_alone(manager: An
         with pytest.raises(managers.RemoteError, match="no number"):
             mapping["b"] = CannotBeUnpickled()
         assert mapping["a"] == 1
+
+
+def test_a_large_result_of_an_interrupted_call_holds_no_large_request_up(manager: Any, interrupting: Any) -> None:
+    numbers = {number: str(number) * 3 for number in range(100_000)}
+    first, second = manager.dict(numbers), manager.dict()
+    for seconds in (0.01, 0.03, 0.06):
+        interrupting(seconds)
+        with suppress(Interrupted):
+            for _ in range(100):
+                first.copy()
+        interrupting(0)
+        second.update(numbers)
+        assert len(second) == len(numbers)
+
+
+def test_a_request_that_cannot_be_pickled_leaves_the_thread_of_the_server_and_its_lock(manager: Any) -> None:
+    lock, mapping = manager.RLock(), manager.dict()
+    for _ in range(3):
+        with lock, pytest.raises((AttributeError, pickle.PicklingError, TypeError)):
+            mapping["a"] = threading.Lock()
+        assert len(mapping) == 0
+
+
+def test_the_calls_of_a_handler_and_the_one_that_it_has_interrupted_have_their_own_results(manager: Any) -> None:
+    queue, mapping, found = manager.Queue(), manager.dict({number: number for number in range(20)}), []
+    before = signal.signal(signal.SIGALRM, lambda *_: found.append([mapping[number] for number in range(20)]))
+    try:
+        for seconds in (0.3, 1.5):  # the handler comes before and after the result
+            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.2)
+            with pytest.raises(Empty):
+                queue.get(timeout=seconds)
+            for number in range(20):
+                assert mapping[number] == number
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert found and all(each == list(range(20)) for each in found)
+
+
+class Asks:
+    def accept_connection(self) -> str:
+        return "a method of the program"
+
+
+class Named(manager_channels.SyncManager):
+    pass
+
+
+Named.register("Asks", Asks)
+
+
+def test_a_method_may_have_the_name_of_one_of_the_server(forking: Any) -> None:
+    with Named(ctx=forking) as manager:
+        asks = manager.Asks()  # type: ignore[attr-defined]
+        assert asks.accept_connection() == "a method of the program"
+        assert is_over_channel(asks)

@@ -19,10 +19,11 @@ A proxy knows by its *serializer* that its server understands. The serializer go
 and its pickle imports this module, so that a process with nothing else of ours knows it as well.
 
 Requests and results in a channel have a number. A signal handler that raises, or a Ctrl-C, ends a call before its
-result has come, and the program may go on: the next call drops that result. In multiprocessing it would return it as
-its own, and each later call that of the one before. If the result does not come, since the server is still at it (a
-`get` of an empty queue), the next call begins with a new connection, served by another thread; what the old one gets
-later is lost. Through a socket, which an interrupt may leave in the middle of a message, it always does.
+result has come, and the program may go on: the next call first takes that result, and drops it. In multiprocessing it
+would return it as its own, and each later call that of the one before. If the result does not come, since the server is
+still at it (a `get` of an empty queue), the next call begins with a new connection, served by another thread; what the
+old one gets later is lost. Through a socket, which an interrupt may leave in the middle of a message, it always does.
+The calls of a handler that returns, in the middle of another call, have a connection of their own.
 
 - The server dies before it answers: the proxy's `recv` raises `EOFError`, as ever.
 - The proxy's process dies with the descriptors in flight: the kernel closes them with the socket.
@@ -36,7 +37,9 @@ import errno
 import os
 import socket
 import struct
+import sys
 import threading
+import time
 from _thread import start_new_thread
 from multiprocessing import connection, managers
 from multiprocessing.connection import Connection
@@ -74,44 +77,86 @@ class _ClientConnection(Connection):
     _channel: Any = None
     _number = 0  # of the last request
     _is_owed = False  # its result may be on its way
+    _caller: Any = None  # the frame of the call
+    _handle: Any
+    _inner: Any = None  # the connection of a signal handler's calls in the middle of that
 
     def send(self, obj: Any) -> None:
-        if self._is_owed and not (self._channel is not None and self._channel.poll(LATE_RESULT)):
-            self._connect_again()
-        if type(obj) is tuple and obj[1] == "accept_connection":
+        self._ask(obj, sys._getframe(1))
+
+    def _ask(self, obj: Any, caller: Any) -> None:
+        if type(obj) is tuple and obj[:2] == (None, "accept_connection") and not self._accept:
             self._accept = obj
-            super().send((obj[0], "accept_channel", *obj[2:]))
+            super().send((None, "accept_channel", *obj[2:]))
             return
-        if self._accept:
-            self._is_owed = True
-        if self._channel is None:
+        if self._is_owed:
+            if _runs(self._caller):
+                self._inner = self._inner or self._connect_too()
+                self._inner._ask(obj, caller)
+                return
+            self._catch_up()
+        if self._inner is not None:
+            self._drop_inner()
+        if not self._accept:
             super().send(obj)
-        else:
-            self._number += 1
-            self._channel.send((self._number, obj))
+            return
+        self._caller, self._is_owed = caller, True
+        self._number += 1
+        try:
+            if self._channel is None:
+                super().send(obj)
+            else:
+                self._channel.send((self._number, obj))
+        except Exception as error:
+            if self._channel is not None and not is_of_handler(error):
+                self._is_owed, self._caller = False, None  # it cannot be pickled, or the server has gone
+            raise
 
     def recv(self) -> Any:
+        if self._inner is not None:
+            return self._inner.recv()
+        if not self._is_owed:
+            return self._change() if self._accept else super().recv()
+        channel, expected = self._channel, self._number
         try:
-            if self._accept and not self._is_owed:
-                return self._change()
-            number, result = (self._number, super().recv()) if self._channel is None else self._channel.recv()
-            while number not in (self._number, None):
-                number, result = self._channel.recv()
+            number, result = (expected, super().recv()) if channel is None else channel.recv()
+            while number not in (expected, None):
+                number, result = channel.recv()
         except Exception as error:
-            if not is_of_handler(error):  # it has come, or never will
-                self._is_owed = False
+            if channel is not None and not is_of_handler(error):
+                self._is_owed, self._caller = False, None  # it has come, and cannot be unpickled
             raise
-        self._is_owed = False
+        self._is_owed, self._caller = False, None
         return result
 
-    def _connect_again(self) -> None:
-        fresh = _client(*self._way)
-        fresh.send(self._accept)
-        fresh.recv()
+    def _catch_up(self) -> None:
+        """Take the result that an interrupted call has left, all of it; or have another connection."""
+        give_up_at = time.monotonic() + LATE_RESULT
+        while self._channel is not None and self._channel.poll(max(0.0, give_up_at - time.monotonic())):
+            try:
+                number, _ = self._channel.recv()
+            except Exception as error:
+                if is_of_handler(error):
+                    raise
+                number = None
+            if number in (self._number, None):
+                self._is_owed, self._caller = False, None
+                return
+        fresh = self._connect_too()
         self.close()
         self._handle, fresh._handle = fresh._handle, None
         self._channel, fresh._channel = fresh._channel, None
-        self._is_owed = False
+        self._is_owed, self._caller = False, None
+
+    def _connect_too(self) -> _ClientConnection:
+        """Return another connection whose requests are accepted."""
+        fresh: _ClientConnection = _client(*self._way)
+        _managers.dispatch(fresh, *self._accept)
+        return fresh
+
+    def _drop_inner(self) -> None:
+        inner, self._inner = self._inner, None
+        inner.close()
 
     def _change(self) -> Any:
         kind, form = super().recv()
@@ -129,10 +174,20 @@ class _ClientConnection(Connection):
         return kind, None
 
     def close(self) -> None:
+        if self._inner is not None:
+            self._drop_inner()
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
         super().close()
+
+
+def _runs(frame: Any) -> bool:
+    """Tell whether the code of *frame* has been interrupted by the code that asks, and not left."""
+    asking: Any = sys._getframe(1)
+    while asking is not None and asking is not frame:
+        asking = asking.f_back
+    return asking is not None
 
 
 def _client(address: Any, family: str | None = None, authkey: bytes | None = None) -> Any:
