@@ -19,11 +19,12 @@ A proxy knows by its *serializer* that its server understands. The serializer go
 and its pickle imports this module, so that a process with nothing else of ours knows it as well.
 
 Requests and results in a channel have a number. A signal handler that raises, or a Ctrl-C, ends a call before its
-result has come, and the program may go on: the next call first takes that result, and drops it. In multiprocessing it
-would return it as its own, and each later call that of the one before. If the result does not come, since the server is
-still at it (a `get` of an empty queue), the next call begins with a new connection, served by another thread; what the
-old one gets later is lost. Through a socket, which an interrupt may leave in the middle of a message, it always does.
-The calls of a handler that returns, in the middle of another call, have a connection of their own.
+result has come, and the program may go on: the next call first sends a ping, and drops all that comes before the answer
+to it. In multiprocessing it would return that result as its own, and each later call that of the one before. If no
+answer comes, since the server is still at it (a `get` of an empty queue), the next call begins with a new connection,
+served by another thread; what the old one gets later is lost. Through a socket, which an interrupt may leave in the
+middle of a message, it always does. The calls of a handler that returns, in the middle of another call, have a
+connection of their own.
 
 - The server dies before it answers: the proxy's `recv` raises `EOFError`, as ever.
 - The proxy's process dies with the descriptors in flight: the kernel closes them with the socket.
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 _managers: Any = managers
 # Seconds for the result of an interrupted call.
 LATE_RESULT = 1.0
+# A request that a server answers when it has answered all before.
+PING = ()
 _ROOM = socket.CMSG_SPACE(2 * struct.calcsize("i"))  # for two descriptors
 
 
@@ -130,16 +133,21 @@ class _ClientConnection(Connection):
         return result
 
     def _catch_up(self) -> None:
-        """Take the result that an interrupted call has left, all of it; or have another connection."""
-        give_up_at = time.monotonic() + LATE_RESULT
-        while self._channel is not None and self._channel.poll(max(0.0, give_up_at - time.monotonic())):
+        """Take what an interrupted call has left, all of it; or have another connection."""
+        channel, give_up_at = self._channel, time.monotonic() + LATE_RESULT
+        if channel is not None:
+            self._number += 1
+            channel.send((self._number, PING))
+        while channel is not None and channel.poll(max(0.0, give_up_at - time.monotonic())):
             try:
-                number, _ = self._channel.recv()
-            except Exception as error:
+                number, _ = channel.recv()
+            except (EOFError, OSError):
+                raise
+            except Exception as error:  # it cannot be unpickled
                 if is_of_handler(error):
                     raise
-                number = None
-            if number in (self._number, None):
+                continue
+            if number == self._number:
                 self._is_owed, self._caller = False, None
                 return
         fresh = self._connect_too()
@@ -246,9 +254,12 @@ class _Served:
         self._number: int | None = None
 
     def recv(self) -> Any:
-        self._number = None  # of a request that cannot be unpickled
-        self._number, request = self._channel.recv()
-        return request
+        while True:
+            self._number = None  # of a request that cannot be unpickled
+            self._number, request = self._channel.recv()
+            if request != PING:
+                return request
+            self.send(None)
 
     def send(self, result: Any) -> None:
         self._channel.send((self._number, result))
