@@ -443,3 +443,34 @@ def test_a_record_of_the_launcher_is_told_once_also_in_a_program_with_a_handler(
     for how, begin in (("handler", "of the program: Terminating process "), ("none", "Terminating process ")):
         lines = [line for line in run_script(tmp_path, program, how).stderr.splitlines() if "Terminating" in line]
         assert len(lines) == 1 and lines[0].startswith(begin), lines
+
+
+def test_a_reader_that_comes_back_too_late_gets_whole_lines_and_the_exit_code_says_that_some_are_lost(
+    tmp_path: Path,
+) -> None:
+    text = """
+        import os, signal, sys, time
+
+        def end(*_):
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            sys.exit(0)
+
+        signal.signal(signal.SIGTERM, end)
+        open(os.environ["RANK"], "w").write(str(os.getpid()))
+        for number in range(20_000):
+            print("x" * 100, number)
+    """
+    read, output = os.pipe()
+    process = start(tmp_path, text, "-n", "2", "--grace-period", "1", "--output", "prefix", stdout=output)
+    os.close(output)
+    assert process.stderr is not None
+    written_pids(tmp_path, 2)
+    process.send_signal(signal.SIGTERM)
+    assert b"nobody reads it" in process.stderr.readline()
+    with os.fdopen(read, "rb") as file:
+        (tmp_path / "go").touch()
+        lines = file.read().split(b"\n")
+    assert ended(process)[0] == 128 + signal.SIGTERM
+    assert len(lines) > 100
+    assert [line for line in lines[:-1] if not re.fullmatch(rb"\[rank \d\] x{100} \d+", line)] == []

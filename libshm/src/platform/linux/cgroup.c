@@ -28,7 +28,7 @@ static uint64_t number_in(const char *folder, const char *leaf)
     return good ? number : UINT64_MAX;
 }
 
-/* The page cache's share of the group, which the kernel frees when memory is short. */
+/* The share of page cache and slabs, which the kernel frees when memory is short. */
 static uint64_t reclaimable(const struct mpshm__group *group)
 {
     char path[MPSHM__GROUP_PATH + 64], name[64];
@@ -42,7 +42,8 @@ static uint64_t reclaimable(const struct mpshm__group *group)
     while (fscanf(file, "%63s %llu", name, &number) == 2) {
         const char *plain = strncmp(name, "total_", 6) == 0 ? name + 6 : name;
         if ((plain == name) == (group->version == 2) &&
-            (strcmp(plain, "inactive_file") == 0 || strcmp(plain, "active_file") == 0))
+            (strcmp(plain, "inactive_file") == 0 || strcmp(plain, "active_file") == 0 ||
+             strcmp(plain, "slab_reclaimable") == 0))
             sum += number;
     }
     fclose(file);
@@ -61,6 +62,7 @@ int mpshm__group_read(struct mpshm__group *group)
         group->limit = number_in(group->folder, "memory.limit_in_bytes");
         group->used = number_in(group->folder, "memory.usage_in_bytes");
     }
+    group->most = group->limit;
     if (high < group->limit)
         group->limit = high;
     /* Version 1 has a number beyond any machine for "no limit". */
@@ -209,7 +211,8 @@ int mpshm__groups_have_room(uint64_t size)
     uint64_t swap = sysinfo(&info) == 0 ? (uint64_t)info.freeswap * info.mem_unit : 0;
 
     for (int i = 0; i < count; i++)
-        if (mpshm__group_read(&groups[i]) && groups[i].used + size > groups[i].limit + swap)
+        if (mpshm__group_read(&groups[i]) && groups[i].most < (uint64_t)1 << 60 &&
+            groups[i].used + size > groups[i].most + swap)
             return 0;
     return 1;
 }

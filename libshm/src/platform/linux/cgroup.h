@@ -9,7 +9,7 @@ enum { MPSHM__GROUP_PATH = 512 };
 struct mpshm__group {
     int version;
     char folder[MPSHM__GROUP_PATH];
-    uint64_t limit, used; /* set by mpshm__group_read */
+    uint64_t limit, most, used; /* set by mpshm__group_read; beyond `most` the kernel kills */
 };
 
 /* Append the groups of process `pid` ("self" or a number) for a controller ("memory" or "cpu"), at

@@ -50,7 +50,7 @@ def main(chosen: argparse.Namespace, recording: Recording) -> int:
         raise ValueError(f"-n {nprocs} is too small for {place.nnodes} nodes; give each a rank or more")
     if place is not None:
         check_room(ranks or nprocs // place.nnodes, OF_A_FORK)
-    check_shown(output_of(chosen), nprocs)
+    check_shown(output_of(chosen), ranks or -(-nprocs // nnodes))
     call = call_of(chosen)
     try:
         if place is None:

@@ -199,7 +199,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> result_types.Future[T]:
         """Call ``fn(*args, **kwargs)`` in a worker, and return its future."""
         admission = self._admission
-        scheduler = admission.scheduler
+        scheduler = admission.current()
         future = _Future(scheduler)
         options = self._options if self._calls is None else self._call_options()
         admission.submit((_Call(future, fn, args, kwargs, options),), scheduler)
@@ -247,7 +247,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         calls = zip(*iterables, strict=False)
         items: Iterator[Any] = enumerate(calls if single else batches(calls, chunksize))
         admission = self._admission
-        scheduler = admission.scheduler
+        scheduler = admission.current()
         shared = scheduler.share(fn) if is_ours else None
         stop = _Stop(options) if options.stop_on_error else None
 

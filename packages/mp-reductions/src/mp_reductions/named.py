@@ -41,6 +41,7 @@ _LENGTH = struct.Struct("<Q")
 _PAGE = 4096
 _LONGEST = 255  # bytes of a file's name
 _MOST = 1 << 62  # bytes of a file
+_LARGE = 64 << 20  # bytes for which the limits of control groups are read
 
 
 @overload
@@ -259,7 +260,7 @@ def _reserved(nbytes: int) -> int:
             raise OSError(errno.ENOSPC, "")
         if nbytes > resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= 0:
             raise MemoryError(f"cannot allocate {nbytes} bytes: {reason(errno.EFBIG)}")
-        if nbytes > (left := memory_left()):  # the kernel would kill a process
+        if nbytes >= _LARGE and nbytes > (left := memory_left()):  # the kernel would kill a process
             raise MemoryError(f"cannot allocate {nbytes} bytes: {left:.0f} are left for this control group")
         os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:

@@ -55,22 +55,22 @@ def memory_left(root: Path = ROOT, own: Path = OWN, meminfo: Path = "/proc/memin
     """
     Return how many bytes the control groups of this process have left, and swap with them; infinity without a limit.
 
-    Beyond that, the kernel kills a process of the group. Page cache counts as left.
+    Beyond that, the kernel kills a process of the group. Page cache and the like count as left.
     """
     least = math.inf
     for controller, folder in control_groups(root, own):
         limit = limit_of(folder, "memory.max", "memory.limit_in_bytes") if controller in ("", "memory") else None
         if limit is not None:
-            least = min(least, limit - _used(folder))
+            least = min(least, max(0, limit - _used(folder)))
     return least + _swap(meminfo)
 
 
 def _used(folder: Path) -> int:
-    """Return the bytes that a group uses, but for its page cache."""
+    """Return the bytes that a group uses, but for what the kernel frees when memory is short."""
     number, prefix = read_kernel_file(os.path.join(folder, "memory.current")), ""
     if not number:  # version 1
         number, prefix = read_kernel_file(os.path.join(folder, "memory.usage_in_bytes")), "total_"
-    cache = {f"{prefix}active_file", f"{prefix}inactive_file"}
+    cache = {f"{prefix}active_file", f"{prefix}inactive_file", "slab_reclaimable"}
     lines = (line.split() for line in lines_of_kernel_file(os.path.join(folder, "memory.stat")))
     return int(number or 0) - sum(int(words[1]) for words in lines if words[0] in cache)
 

@@ -50,6 +50,16 @@ class Admission:
         self._starts = False
         self._at_once: bool | None = None  # the workers are killed, or ended by SIGTERM; None for neither
 
+    def current(self) -> Scheduler:
+        """Return the scheduler for new tasks: another one, if the start of the last has failed."""
+        if self.scheduler.state >= TERMINATED and not self.started:
+            try:
+                self._lock.wait()
+                self._renew()
+            finally:
+                self._lock.release()
+        return self.scheduler
+
     def submit(self, tasks: Sequence[Task], scheduler: Scheduler) -> None:
         """Queue *tasks*, which were made for this *scheduler*, and send those that workers take."""
         scheduler.check_own()
@@ -101,7 +111,7 @@ class Admission:
             return
         self._renew()
         if scheduler is not self.scheduler:  # which a task of another thread could not start
-            raise RuntimeError("the workers could not be started, for want of what another thread was told; try again")
+            raise RuntimeError("the workers could not be started for the task of another thread; submit this one again")
         try:
             self._starts = True
             _running.add(scheduler)
@@ -114,7 +124,7 @@ class Admission:
     def _renew(self) -> None:
         """Put another scheduler in the place of one whose start has failed: the next task may have more luck."""
         ended = self.scheduler
-        if not self.started and ended.state >= TERMINATED:
+        if ended.state >= TERMINATED and not (self.started or self.closed):
             new = self._make()
             new.watches = ended.watches
             self.scheduler = new

@@ -299,7 +299,7 @@ class Supervisor:
 
     def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
         """Handle the events so far; *late* says that the last poll was not just now."""
-        if self.job is not None and self.job.output.is_writing() and (self.was_told_to_end or self.is_terminated):
+        if self.job is not None and self.job.output.is_writing() and self._is_to_end():
             # Ranks that wait for a reader who does not read would not end.
             timeout = LOOK_FOR_READER if timeout is None else min(timeout, LOOK_FOR_READER)
             if self._patience.is_over(True) and self.job.output.is_stalled(self._patience.seconds):
@@ -325,7 +325,11 @@ class Supervisor:
 
     def is_given_up(self) -> bool:
         """Tell whether output that nobody reads is to be left unwritten."""
-        return self._patience.is_over(self.hears_an_end() or self.is_terminated)
+        self.hears_an_end()
+        return self._patience.is_over(self._is_to_end())
+
+    def _is_to_end(self) -> bool:
+        return self.was_told_to_end or self.is_terminated
 
     def hears_an_end(self) -> bool:
         """Handle the signals that have come to the command; tell whether one of them ends the job."""

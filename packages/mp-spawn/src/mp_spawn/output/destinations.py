@@ -34,6 +34,9 @@ Pair = tuple[InheritedFd, InheritedFd]
 class Output:
     """Handles the ranks' standard output and standard error; owns the descriptors for them until they have started."""
 
+    #: Nobody has read it in time: some of it is lost.
+    is_given_up = False
+
     def __init__(self) -> None:
         self._ends: list[int] = []
 
@@ -148,7 +151,7 @@ class Piped(Output):
         super().__init__()
         self._new: dict[int, tuple[int, str]] = {}
         self._pipes: dict[int, tuple[int, str]] = {}
-        self._stop = self._is_given_up = False
+        self._stop = False
         self._busy_since: float | None = None  # the thread, with one piece
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -190,14 +193,15 @@ class Piped(Output):
 
     def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
         self.close_ends()
-        if self._is_given_up:
+        if self.is_given_up:
+            self._stop = True
             return
         with self._lock:
             self._stop = True
             if self._wake is not None:
                 os.write(self._wake[1], b".")
         if self._thread is not None and not has_written(self._thread, is_given_up):
-            self._is_given_up = True  # the thread may have the lock
+            self.is_given_up = True  # the thread may have the lock
             return
         for fd in self._new:  # of ranks that were not started
             os.close(fd)
@@ -208,14 +212,35 @@ class Piped(Output):
 
     def is_stalled(self, seconds: float) -> bool:
         since = self._busy_since
-        return not self._is_given_up and since is not None and time.monotonic() > since + seconds
+        return not self.is_given_up and since is not None and time.monotonic() > since + seconds
 
     def discard(self) -> None:
-        self._is_given_up = True
+        if not self._lock.acquire(blocking=False):
+            return  # the thread has it at the end only: no rank waits any more
+        try:
+            self.is_given_up = True  # when it can write again, the thread leaves the pipes
+            self._pipes.update(self._new)
+            self._new.clear()
+        finally:
+            self._lock.release()
         logger.error(LOST)
-        # Descriptors of its own: the thread that waits in a write may go on, and close the others.
-        fds = [os.dup(fd) for fd in (*self._pipes, *self._new)]
-        threading.Thread(target=_discard_all, args=(fds,), name="mp-spawn output", daemon=True).start()
+        with suppress(RuntimeError):  # the system has no thread left
+            threading.Thread(target=self._discard_all, name="mp-spawn output", daemon=True).start()
+
+    def _discard_all(self) -> None:
+        """Read all pipes to their ends, or to that of the job."""
+        with selectors.PollSelector() as selector:
+            for fd in self._pipes:
+                selector.register(fd, selectors.EVENT_READ)
+            while self._pipes and not self._stop:
+                for key, _ in selector.select(POLL_EVERY_S):
+                    with suppress(BlockingIOError):
+                        if not os.read(key.fd, 1 << 16):
+                            selector.unregister(key.fd)
+                            del self._pipes[key.fd]
+                            os.close(key.fd)
+        while self._pipes:
+            os.close(self._pipes.popitem()[0])
 
     def _run(self, wake: tuple[int, int]) -> None:
         with selectors.PollSelector() as selector:  # takes no descriptor
@@ -232,9 +257,18 @@ class Piped(Output):
                 for key, _ in selector.select():
                     if key.fd == wake[0]:
                         os.read(wake[0], 4096)
-                    elif not self._read(key.fd):
-                        selector.unregister(key.fd)
-                        self._close(key.fd)
+                        continue
+                    place = () if self._read(key.fd) else self._pipes.get(key.fd, ())
+                    with self._lock:
+                        if self.is_given_up:  # it has waited for a reader, and the pipes are another thread's
+                            self._close_wake(wake)
+                            return
+                        if place:
+                            selector.unregister(key.fd)
+                            del self._pipes[key.fd]
+                            os.close(key.fd)
+                    if place:
+                        self._handle(self.closed, *place)
 
     def _end(self, wake: tuple[int, int]) -> None:
         """Read the rest of the pipes without waiting; called with the lock held."""
@@ -244,6 +278,9 @@ class Piped(Output):
                 if not self._read(fd, only_once=True):
                     break
             self._close(fd)
+        self._close_wake(wake)
+
+    def _close_wake(self, wake: tuple[int, int]) -> None:
         for fd in wake:
             os.close(fd)
         self._wake = None
@@ -280,19 +317,6 @@ class Piped(Output):
 
     def closed(self, rank: int, stream: str) -> None:
         """Note the end of a stream."""
-
-
-def _discard_all(fds: list[int]) -> None:
-    """Read *fds* to their ends, so that nobody waits before a full pipe."""
-    with selectors.PollSelector() as selector:
-        for fd in fds:
-            selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map():
-            for key, _ in selector.select():
-                with suppress(BlockingIOError):
-                    if not os.read(key.fd, 1 << 16):
-                        selector.unregister(key.fd)
-                        os.close(key.fd)
 
 
 class Capture(Piped):
@@ -398,6 +422,19 @@ class Prefix(Piped):
 _LINE_START = re.compile(rb"\n|\r(?!\n|\Z)")
 
 
+def has_done(action: Callable[[], object], is_given_up: Callable[[], bool]) -> bool:
+    """Write by *action*, in a thread if there can be one, and wait as `has_written` does."""
+    thread = threading.Thread(target=action, name="mp-spawn output", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if is_of_handler(error):
+            raise
+        action()  # the system has no thread left
+        return True
+    return has_written(thread, is_given_up)
+
+
 def has_written(thread: threading.Thread, is_given_up: Callable[[], bool]) -> bool:
     """Wait for the end of a thread that writes the output; return False, with a word, if *is_given_up* says so."""
     while thread.is_alive():
@@ -430,6 +467,7 @@ def write_to(target: TextIO, data: bytes | memoryview) -> None:
 
 
 _locks: dict[tuple[int, int], threading.Lock] = {}
+os.register_at_fork(after_in_child=_locks.clear)  # the thread that has one is the parent's
 
 
 def _lock_of(raw: Any) -> threading.Lock:

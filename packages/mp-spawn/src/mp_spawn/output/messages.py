@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 from collections import deque
@@ -42,7 +43,7 @@ class Messages:
         """Write *text*; return once it is written, or after a second."""
         with self._lock:
             self._texts.append(text)
-            if self._thread is None or not self._thread.is_alive():  # as in a forked child
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mp-spawn messages", daemon=True)
                 try:
                     self._thread.start()
@@ -79,6 +80,7 @@ class Messages:
 
 
 messages = Messages()
+os.register_at_fork(after_in_child=lambda: messages.__init__())  # type: ignore[misc]  # the texts are the parent's
 
 
 def tell(*lines: str) -> None:

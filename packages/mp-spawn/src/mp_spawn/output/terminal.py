@@ -14,10 +14,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple, TextIO
 
 from mp_spawn.errors import Failure, ProcessException
-from mp_spawn.output.destinations import Capture, Output, has_written, write_to
+from mp_spawn.output.destinations import Capture, Output, has_done, write_to
 from mp_spawn.output.messages import messages, tell
 
 REDRAW_EVERY_S = 0.1
@@ -48,11 +49,9 @@ def write_end(
 
     Return False if some output is lost: nobody reads it, and *is_given_up* has said so.
     """
-    is_written = not output.is_writing()
+    is_written = not (output.is_given_up or output.is_writing())
     if isinstance(output, Capture):
-        thread = threading.Thread(target=_write_captured, args=(output,), name="mp-spawn output", daemon=True)
-        thread.start()
-        is_written = has_written(thread, is_given_up)
+        is_written = has_done(partial(_write_captured, output), is_given_up)
     if isinstance(error, TimeoutError):
         # With the stacks of the ranks.
         tell(f"mp-spawn: {error}", *getattr(error, "__notes__", ()))
@@ -66,7 +65,7 @@ def _write_captured(output: Capture) -> None:
     for rank, stream in output.written():
         try:
             write_to(getattr(sys, stream), output.data(rank, stream))
-        except OSError as failed:  # the ranks may have ended well all the same
+        except Exception as failed:  # the ranks may have ended well all the same
             tell(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}")
 
 
@@ -126,7 +125,7 @@ def progress(total: int, ended: Callable[[], int], is_given_up: Callable[[], boo
         with suppress(OSError), Bar.get_lock():
             bar.close()
 
-    redraws, closes = (threading.Thread(target=each, name="mp_spawn progress", daemon=True) for each in (redraw, close))
+    redraws = threading.Thread(target=redraw, name="mp_spawn progress", daemon=True)
     try:
         # A stream that is no terminal needs no redirection.
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
@@ -136,9 +135,8 @@ def progress(total: int, ended: Callable[[], int], is_given_up: Callable[[], boo
         yield
     finally:
         over.set()
-        closes.start()
         try:
-            has_written(closes, is_given_up)
+            has_done(close, is_given_up)
         finally:
             sys.stdout, sys.stderr = before
 
