@@ -324,16 +324,25 @@ def test_a_request_that_cannot_be_pickled_leaves_the_thread_of_the_server_and_it
 
 def test_the_calls_of_a_handler_and_the_one_that_it_has_interrupted_have_their_own_results(manager: Any) -> None:
     queue, mapping, found = manager.Queue(), manager.dict({number: number for number in range(20)}), []
-    before = signal.signal(signal.SIGALRM, lambda *_: found.append([mapping[number] for number in range(20)]))
+    again = 0.2
+
+    def ask(*_: object) -> None:
+        found.append([mapping[number] for number in range(20)])
+        signal.setitimer(signal.ITIMER_REAL, again)  # at its end: it must not interrupt itself without end
+
+    before = signal.signal(signal.SIGALRM, ask)
     try:
         for seconds in (0.3, 1.5):  # the handler comes before and after the result
-            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.2)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
             with pytest.raises(Empty):
                 queue.get(timeout=seconds)
             for number in range(20):
                 assert mapping[number] == number
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        again = 0.0005  # anywhere in a call
+        for _ in range(200):
+            assert [mapping[number] for number in range(20)] == list(range(20))
     finally:
+        again = 0
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert found and all(each == list(range(20)) for each in found)

@@ -116,8 +116,11 @@ class _ClientConnection(Connection):
             raise
 
     def recv(self) -> Any:
-        if self._inner is not None:
-            return self._inner.recv()
+        return self._take(sys._getframe(1))
+
+    def _take(self, caller: Any) -> Any:
+        if self._inner is not None and caller is not self._caller:
+            return self._inner._take(caller)
         if not self._is_owed:
             return self._change() if self._accept else super().recv()
         channel, expected = self._channel, self._number
