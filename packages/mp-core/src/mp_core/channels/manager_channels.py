@@ -79,8 +79,7 @@ class _ClientConnection(Connection):
     _accept: tuple[Any, ...] = ()  # the request to accept others, once it was sent
     _channel: Any = None
     _number = 0  # of the last request
-    _is_owed = False  # its result may be on its way
-    _caller: Any = None  # the frame of the call
+    _caller: Any = None  # the frame of the call whose result may be on its way
     _handle: Any
     _inner: Any = None  # the connection of a signal handler's calls in the middle of that
 
@@ -92,7 +91,7 @@ class _ClientConnection(Connection):
             self._accept = obj
             super().send((None, "accept_channel", *obj[2:]))
             return
-        if self._is_owed:
+        if self._caller is not None:
             if _runs(self._caller):
                 self._inner = self._inner or self._connect_too()
                 self._inner._ask(obj, caller)
@@ -103,7 +102,7 @@ class _ClientConnection(Connection):
         if not self._accept:
             super().send(obj)
             return
-        self._caller, self._is_owed = caller, True
+        self._caller = caller
         self._number += 1
         try:
             if self._channel is None:
@@ -112,7 +111,7 @@ class _ClientConnection(Connection):
                 self._channel.send((self._number, obj))
         except Exception as error:
             if self._channel is not None and not is_of_handler(error):
-                self._is_owed, self._caller = False, None  # it cannot be pickled, or the server has gone
+                self._caller = None  # it cannot be pickled, or the server has gone
             raise
 
     def recv(self) -> Any:
@@ -121,7 +120,7 @@ class _ClientConnection(Connection):
     def _take(self, caller: Any) -> Any:
         if self._inner is not None and caller is not self._caller:
             return self._inner._take(caller)
-        if not self._is_owed:
+        if self._caller is None:
             return self._change() if self._accept else super().recv()
         channel, expected = self._channel, self._number
         try:
@@ -130,9 +129,9 @@ class _ClientConnection(Connection):
                 number, result = channel.recv()
         except Exception as error:
             if channel is not None and not is_of_handler(error):
-                self._is_owed, self._caller = False, None  # it has come, and cannot be unpickled
+                self._caller = None  # it has come, and cannot be unpickled
             raise
-        self._is_owed, self._caller = False, None
+        self._caller = None
         return result
 
     def _catch_up(self) -> None:
@@ -151,13 +150,13 @@ class _ClientConnection(Connection):
                     raise
                 continue
             if number == self._number:
-                self._is_owed, self._caller = False, None
+                self._caller = None
                 return
         fresh = self._connect_too()
         self.close()
         self._handle, fresh._handle = fresh._handle, None
         self._channel, fresh._channel = fresh._channel, None
-        self._is_owed, self._caller = False, None
+        self._caller = None
 
     def _connect_too(self) -> _ClientConnection:
         """Return another connection whose requests are accepted."""
