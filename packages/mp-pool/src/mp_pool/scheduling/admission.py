@@ -55,7 +55,11 @@ class Admission:
         if self.scheduler.state >= TERMINATED and not self.started:
             try:
                 self._lock.wait()
-                self._renew()
+                ended = self.scheduler
+                if ended.state >= TERMINATED and not (self.started or self.closed):
+                    new = self._make()
+                    new.watches = ended.watches
+                    self.scheduler = new
             finally:
                 self._lock.release()
         return self.scheduler
@@ -109,8 +113,7 @@ class Admission:
     def _start(self, scheduler: Scheduler) -> None:
         if self._starts and scheduler is self.scheduler:
             return
-        self._renew()
-        if scheduler is not self.scheduler:  # which a task of another thread could not start
+        if scheduler is not self.scheduler or scheduler.state >= TERMINATED:
             raise RuntimeError("the workers could not be started for the task of another thread; submit this one again")
         try:
             self._starts = True
@@ -119,15 +122,6 @@ class Admission:
         finally:
             # Without a call, before which a signal handler could raise.
             self.started = self._starts = scheduler.has_started and scheduler.state < TERMINATED
-            self._renew()
-
-    def _renew(self) -> None:
-        """Put another scheduler in the place of one whose start has failed: the next task may have more luck."""
-        ended = self.scheduler
-        if ended.state >= TERMINATED and not (self.started or self.closed):
-            new = self._make()
-            new.watches = ended.watches
-            self.scheduler = new
 
     def _settle(self) -> None:
         if self.closed:
