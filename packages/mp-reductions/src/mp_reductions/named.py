@@ -31,7 +31,6 @@ from numpy.typing import DTypeLike, NDArray
 from mp_core.memory.block import reason
 from mp_core.sharing import backend
 from mp_core.system import machine
-from mp_core.system.control_groups import memory_left
 from mp_reductions.like_constructors import Array, DTypeOf, S, Shape
 from mp_reductions.mapped import FOLDER, map_file
 from mp_reductions.sharing import checked_dims, checked_dtype
@@ -249,6 +248,8 @@ def _create(path: str, name: str, dims: tuple[int, ...], dtype: np.dtype[Any]) -
 def _reserved(nbytes: int) -> int:
     """Return a descriptor of a new file without a name, whose memory is reserved: a write to it never fails."""
     import resource  # which Windows has not
+
+    from mp_core.system.control_groups import memory_left
 
     try:
         fd = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)

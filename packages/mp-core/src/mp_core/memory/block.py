@@ -18,7 +18,6 @@ from mp_core.sharing import backend, strategy
 from mp_core.sharing.backend import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 from mp_core.sharing.failed_calls import failed_call
 from mp_core.system import settings
-from mp_core.system.control_groups import memory_left
 from mp_core.system.errors import NO_MANAGER
 from mp_core.system.fan_out import declare_one_receiver
 
@@ -249,6 +248,8 @@ def _no_room(size: int, name: str) -> str:
                 "(docker run --shm-size, mount -o remount,size=) or use the file_descriptor strategy, which it does "
                 "not limit"
             )
+    from mp_core.system.control_groups import memory_left  # a refusal alone needs it
+
     free = int(min(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_left()))
     return (
         f"cannot allocate {size} bytes of shared memory: about {free} bytes of memory are free; "

@@ -130,7 +130,7 @@ _FOR_UNPICKLERS = "persistent_id", "dispatch_table"
 def _is_self_contained(cls: Any) -> bool:
     """Return whether any unpickler reads what picklers of *cls* write, also one for a part of the message."""
     if cls is ForkingPickler:
-        return "persistent_id" not in _attributes and "dispatch_table" not in _attributes
+        return _attributes.keys().isdisjoint(_FOR_UNPICKLERS)
     # With a table of its class, a pickler has none of our reducers.
     return all(getattr(cls, name, None) is getattr(pickle.Pickler, name, None) for name in _FOR_UNPICKLERS)
 
