@@ -120,7 +120,7 @@ def _drive(
         error = late or _failure_of(context)
         is_written = write_end(context.output, error, partial(_table_of, context), is_given_up)
         code: int = TIMED_OUT if late else context.code()
-        return code if (is_written and context.is_written) or code else 128 + context.told_by
+        return code if is_written or code else 128 + context.told_by
 
 
 def _failure_of(context: Any) -> ProcessException | None:

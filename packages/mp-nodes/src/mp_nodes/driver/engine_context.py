@@ -330,11 +330,6 @@ class EngineContext(RunningJob):
         """Tell whether output that nobody reads is to be left unwritten."""
         return self._patience.is_over(self._is_to_end)
 
-    @property
-    def is_written(self) -> bool:
-        """Whether nothing of the output is lost so far."""
-        return not self._writer.is_given_up
-
     def _serve(self) -> None:
         """Handle messages until each node has said how its ranks ended, or is lost."""
         beat_at = before = time.monotonic()
@@ -353,7 +348,7 @@ class EngineContext(RunningJob):
             if now >= beat_at:
                 beat_at = now + BEAT
                 self._send_all(lambda: protocol.Ping(time.monotonic()))
-            if self.is_given_up() and self._writer.is_stalled(self._patience.seconds):
+            if self.is_given_up() and self._writer.sink.is_stalled(self._patience.seconds):
                 self._writer.discard()
             self._command(now)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -104,9 +103,6 @@ class Writer:
     def __init__(self, sink: Piped, acknowledge: Callable[[int, int], None]) -> None:
         self.sink = sink
         self._acknowledge = acknowledge
-        #: Nobody has read it in time: some of it is lost.
-        self.is_given_up = False
-        self._busy_since: float | None = None  # the thread, with one piece
         self._queue: queue.SimpleQueue[tuple[int, Printed] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mp-spawn output", daemon=True)
         self._thread.start()
@@ -118,7 +114,7 @@ class Writer:
 
     def put(self, node: int, printed: Printed) -> None:
         """Queue a piece of output from a node."""
-        if self.is_given_up:
+        if self.sink.is_given_up:
             self._acknowledge(node, len(printed.data))
         else:
             self._queue.put((node, printed))
@@ -126,17 +122,12 @@ class Writer:
     def finish(self, is_given_up: Callable[[], bool]) -> None:
         """Write the rest and stop; leave it if nobody reads it and *is_given_up* says so."""
         self._queue.put(None)
-        if not self.is_given_up:
-            self.is_given_up = not has_written(self._thread, is_given_up)
-
-    def is_stalled(self, seconds: float) -> bool:
-        """Tell whether nobody has read the output for so long, so that ranks may wait before their full pipes."""
-        since = self._busy_since
-        return not self.is_given_up and since is not None and time.monotonic() > since + seconds
+        if not self.sink.is_given_up:
+            self.sink.is_given_up = not has_written(self._thread, is_given_up)
 
     def discard(self) -> None:
         """Write nothing more, and let the nodes send on."""
-        self.is_given_up = True
+        self.sink.is_given_up = True
         logger.error(LOST)
         with suppress(queue.Empty):
             while item := self._queue.get_nowait():
@@ -146,17 +137,12 @@ class Writer:
         open_ends = set()
         while (item := self._queue.get()) is not None:
             node, (rank, stream, data) = item
-            self._busy_since = time.monotonic()
-            try:
-                if data:
-                    open_ends.add((rank, stream))
-                    self.sink.take(rank, stream, data)
-                elif (rank, stream) in open_ends:
-                    open_ends.discard((rank, stream))
-                    self.sink.closed(rank, stream)
-            except OSError:
-                pass  # a reader that has gone must not stop the ranks
-            self._busy_since = None
+            if data:
+                open_ends.add((rank, stream))
+                self.sink.handle(self.sink.take, rank, stream, data)
+            elif (rank, stream) in open_ends:
+                open_ends.discard((rank, stream))
+                self.sink.handle(self.sink.closed, rank, stream)
             self._acknowledge(node, len(data))
         for rank, stream in open_ends:  # of a node that was lost: its last line may have no end
             self.sink.closed(rank, stream)

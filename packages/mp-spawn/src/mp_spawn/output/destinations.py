@@ -268,7 +268,7 @@ class Piped(Output):
                             del self._pipes[key.fd]
                             os.close(key.fd)
                     if place:
-                        self._handle(self.closed, *place)
+                        self.handle(self.closed, *place)
 
     def _end(self, wake: tuple[int, int]) -> None:
         """Read the rest of the pipes without waiting; called with the lock held."""
@@ -294,14 +294,14 @@ class Piped(Output):
         except BlockingIOError:
             return not only_once
         if data:
-            self._handle(self.take, *self._pipes[fd], data)
+            self.handle(self.take, *self._pipes[fd], data)
         return bool(data)
 
     def _close(self, fd: int) -> None:
         os.close(fd)
-        self._handle(self.closed, *self._pipes.pop(fd))
+        self.handle(self.closed, *self._pipes.pop(fd))
 
-    def _handle(self, action: Callable[..., None], rank: int, stream: str, *data: bytes) -> None:
+    def handle(self, action: Callable[..., None], rank: int, stream: str, *data: bytes) -> None:
         """Call *action*; after an exception go on reading, as the rank would wait for ever before a full pipe."""
         self._busy_since = time.monotonic()
         try:
