@@ -140,7 +140,8 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             return not_started(stopped)
         try:
             # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
-            is_shared, supervisor = chosen.output == "inherit" or job.gives_terminal, context._supervisor
+            is_shared = chosen.output == "inherit" or job.gives_terminal
+            supervisor = context._supervisor
             with nullcontext() if is_shared else progress(nprocs, supervisor.count_ended, supervisor.is_given_up):
                 error = outcome(context, job.output, chosen.timeout)
         except (Ended, OSError) as stopped:  # the start of ranks that had failed

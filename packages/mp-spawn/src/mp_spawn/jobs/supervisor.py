@@ -68,6 +68,7 @@ class Supervisor:
         self.past: list[Failure] = []
         #: By a signal, which the ranks have been sent: they are not started again, and are sent no SIGTERM in addition.
         self.was_told_to_end = False
+        #: That signal, if the command was sent it.
         self.told_by = 0
         #: The program has ended them itself, as one does that are late.
         self.is_terminated = False
@@ -299,7 +300,7 @@ class Supervisor:
 
     def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
         """Handle the events so far; *late* says that the last poll was not just now."""
-        if self.job is not None and self.job.output.is_writing() and self._is_to_end():
+        if self._is_to_end() and self.job is not None and self.job.output.is_writing():
             # Ranks that wait for a reader who does not read would not end.
             timeout = LOOK_FOR_READER if timeout is None else min(timeout, LOOK_FOR_READER)
             if self._patience.is_over(True) and self.job.output.is_stalled(self._patience.seconds):

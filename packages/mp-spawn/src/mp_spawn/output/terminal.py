@@ -188,10 +188,11 @@ class _Bytes:
     def flush(self) -> None: ...
 
 
-class _Above(io.TextIOBase):
+class _Above(_AtOnce):
     """A stream whose lines appear on the terminal above the progress line."""
 
     def __init__(self, buffer: _Bytes) -> None:
+        super().__init__(buffer.terminal)
         self.buffer = buffer
         self._rest = ""
 
@@ -199,10 +200,3 @@ class _Above(io.TextIOBase):
         lines, end, self._rest = (self._rest + text).rpartition("\n")
         self.buffer.write((lines + end).encode(self.encoding, "backslashreplace"))
         return len(text)
-
-    def isatty(self) -> bool:
-        return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.buffer.terminal.encoding
