@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -114,14 +116,23 @@ def test_a_first_process_that_waits_for_all_its_children_ends(tmp_path: Path, st
 
 
 def test_a_cache_shrinks_before_the_group_is_full(tmp_path: Path, strategy: str) -> None:
+    with control_group(512 << 20) as group:
+        assert run(tmp_path, NEARLY_FULL, str(group), MP_SHARING_STRATEGY=strategy) == "lives\n"
+
+
+@contextmanager
+def control_group(limit: int) -> Iterator[Path]:
+    """
+    Make a control group that may have so many bytes of memory.
+    """
     group = GROUPS / f"mpshm-{uuid.uuid4().hex}"
     try:
         group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(512 << 20))
+        (group / "memory.limit_in_bytes").write_text(str(limit))
     except OSError as error:
         pytest.skip(f"no control group of memory (version 1) can be made here: {error}")
     try:
-        assert run(tmp_path, NEARLY_FULL, str(group), MP_SHARING_STRATEGY=strategy) == "lives\n"
+        yield group
     finally:
         assert until(lambda: _removed(group))  # the manager, which is in it, leaves a moment later
 
@@ -145,19 +156,11 @@ def test_memory_that_a_group_does_not_have_is_an_error_and_kills_nobody(tmp_path
     swap = [line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("SwapFree")]
     if swap and int(swap[0]):
         pytest.skip("needs a machine without swap, which would take what the group does not have")
-    group = GROUPS / f"mpshm-{uuid.uuid4().hex}"
-    try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(256 << 20))
-    except OSError as error:
-        pytest.skip(f"no control group of memory (version 1) can be made here: {error}")
-    try:
+    with control_group(256 << 20) as group:
         said = run(tmp_path, TOO_MUCH, str(group), MP_SHARING_STRATEGY=strategy)
-        # Memory of descriptors is taken when it is written.
-        first = "MemoryError True" if strategy == "file_system" else "0"
-        assert said == f"{first}\nMemoryError True\n"
-    finally:
-        assert until(lambda: _removed(group))
+    # Memory of descriptors is taken when it is written.
+    first = "MemoryError True" if strategy == "file_system" else "0"
+    assert said == f"{first}\nMemoryError True\n"
 
 
 def _removed(group: Path) -> bool:

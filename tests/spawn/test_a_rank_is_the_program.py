@@ -259,6 +259,15 @@ def test_ends_of_a_program_have_their_exit_code_and_reason(text: str, code: int,
     assert ("ValueError: y" in done.stdout) == ("ValueError('y')" in text)
 
 
+def two_ranks(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """
+    Run a script in two ranks, in its folder.
+    """
+    (folder / "script.py").write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "mp_spawn", "-n", "2", *options, "script.py"]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60)
+
+
 def test_a_keyboard_interrupt_of_one_rank_ends_the_others_before_its_threads_have_ended(tmp_path: Path) -> None:
     text = """
         import os, signal, sys, threading, time
@@ -276,9 +285,7 @@ def test_a_keyboard_interrupt_of_one_rank_ends_the_others_before_its_threads_hav
             threading.Thread(target=wait_for, args=("was ended",)).start()
             raise KeyboardInterrupt
     """
-    (tmp_path / "script.py").write_text(textwrap.dedent(text))
-    command = [sys.executable, "-m", "mp_spawn", "-n", "2", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    done = two_ranks(tmp_path, text)
     assert done.returncode == 130, done.stderr
     assert "signal SIGINT" in done.stderr
     assert "Traceback" not in done.stderr
@@ -316,9 +323,7 @@ def test_a_keyboard_interrupt_is_the_first_failure_although_its_thread_ends_last
         atexit.register(lambda: open("has ended", "w").close())
         raise ValueError("second")
     """
-    (tmp_path / "script.py").write_text(textwrap.dedent(text))
-    command = [sys.executable, "-m", "mp_spawn", "-n", "2", "--restart", "all", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    done = two_ranks(tmp_path, text, "--restart", "all")
     assert done.returncode == 130, done.stderr
     assert re.search(r"^mp-spawn: rank 1 \(pid \d+\): signal SIGINT$", done.stderr, re.M), done.stderr
 

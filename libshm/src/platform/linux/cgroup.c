@@ -28,6 +28,9 @@ static uint64_t number_in(const char *folder, const char *leaf)
     return good ? number : UINT64_MAX;
 }
 
+/* Version 1 has a number beyond any machine for "no limit". */
+static const uint64_t NO_LIMIT = (uint64_t)1 << 60;
+
 /* The share of page cache and slabs, which the kernel frees when memory is short. */
 static uint64_t reclaimable(const struct mpshm__group *group)
 {
@@ -65,8 +68,7 @@ int mpshm__group_read(struct mpshm__group *group)
     group->most = group->limit;
     if (high < group->limit)
         group->limit = high;
-    /* Version 1 has a number beyond any machine for "no limit". */
-    if (group->limit >= (uint64_t)1 << 60 || group->used == UINT64_MAX)
+    if (group->limit >= NO_LIMIT || group->used == UINT64_MAX)
         return 0;
     uint64_t files = reclaimable(group);
     group->used -= files < group->used ? files : group->used;
@@ -211,7 +213,7 @@ int mpshm__groups_have_room(uint64_t size)
     uint64_t swap = sysinfo(&info) == 0 ? (uint64_t)info.freeswap * info.mem_unit : 0;
 
     for (int i = 0; i < count; i++)
-        if (mpshm__group_read(&groups[i]) && groups[i].most < (uint64_t)1 << 60 &&
+        if (mpshm__group_read(&groups[i]) && groups[i].most < NO_LIMIT &&
             groups[i].used + size > groups[i].most + swap)
             return 0;
     return 1;
