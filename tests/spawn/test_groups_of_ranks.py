@@ -111,6 +111,15 @@ def test_what_a_rank_has_started_may_write_a_moment_later_than_it(tmp_path: Path
     assert out.count("late\n") == 2, out
 
 
+@pytest.mark.parametrize("output", ["prefix", "capture"])
+def test_what_a_failed_rank_has_started_writes_its_last_words(tmp_path: Path, output: str) -> None:
+    script = "exec > >(mapfile lines; printf %s \"${lines[@]}\" | sort | cat); printf '%s\\n' first last; exit 3"
+    with running_command("-n", "1", "--output", output, "--no-python", "bash", "-c", script) as command:
+        out, err = command.communicate(timeout=60)
+    assert command.returncode == 3, err
+    assert [line.rpartition(" ")[2] for line in out.splitlines()] == ["first", "last"]
+
+
 @pytest.mark.parametrize("ignored", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
 def test_what_a_failed_rank_has_started_ends_before_it_is_started_again(tmp_path: Path, ignored: str) -> None:
     script = tmp_path / "script.py"

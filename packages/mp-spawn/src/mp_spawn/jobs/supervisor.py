@@ -25,6 +25,8 @@ GRACE = 0.1
 LOOK_FOR_READER = 0.5
 # For the output of what ranks have started, after they have ended well.
 LATE_OUTPUT = 2.0
+# From the end of a failed rank to SIGTERM for what it has left: the `tee` of a script writes the last words meanwhile.
+LAST_WORDS = 0.5
 # From SIGKILL until the launcher stops waiting for the kernel to end the process.
 KILL_TO_DEAD = 5.0
 
@@ -75,6 +77,8 @@ class Supervisor:
         self._polled_at = 0.0
         # The ranks to be started again when they, and what they have left, have ended; and when those are killed.
         self._ending: dict[Rank, float] = {}
+        # Failed ranks that have left something, which is to be sent SIGTERM.
+        self._untold: list[Rank] = []
         # From SIGTERM to SIGKILL.
         self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
         self._patience = Patience(min(self._time_to_end, TERM_TO_KILL))
@@ -172,7 +176,7 @@ class Supervisor:
             return False
         seconds = self._time_to_end if self.was_told_to_end else min(self._time_to_end, TERM_TO_KILL)
         if time.monotonic() > since + seconds:
-            rank.kill_left()
+            rank.signal_left(signal.SIGKILL)
         return True
 
     def restart(self, failed: list[tuple[Rank, Failure]], job: Job) -> None:
@@ -270,8 +274,17 @@ class Supervisor:
         """Let what failed ranks have left in their groups end, and kill what does not."""
         give_up_at = time.monotonic() + self._time_to_end + KILL_TO_DEAD
         while sum(map(self._kill_late, self.ranks)) and time.monotonic() < give_up_at:
+            self._terminate_left()
             self.hears_an_end()
             time.sleep(POLL_EVERY_S)
+
+    def _terminate_left(self) -> None:
+        """Send SIGTERM to what failed ranks have left, if that has had the time for its last words."""
+        now = time.monotonic()
+        for rank in self._untold:
+            if now > (rank.ended_at or now) + LAST_WORDS:
+                rank.signal_left(signal.SIGTERM)
+        self._untold = [rank for rank in self._untold if rank.has_untold]
 
     def text(self, rank: int, stream: str) -> str:
         return "" if self.job is None else self.job.output.text(rank, stream)
@@ -300,6 +313,9 @@ class Supervisor:
 
     def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
         """Handle the events so far; *late* says that the last poll was not just now."""
+        if self._untold:
+            self._terminate_left()
+            timeout = LAST_WORDS if timeout is None else min(timeout, LAST_WORDS)
         if self._is_to_end() and self.job is not None and self.job.output.is_writing():
             # Ranks that wait for a reader who does not read would not end.
             timeout = LOOK_FOR_READER if timeout is None else min(timeout, LOOK_FOR_READER)
@@ -307,6 +323,7 @@ class Supervisor:
                 self.job.output.discard()
         changed = events.poll(timeout, self._polled_at if late else None)
         self._polled_at = events.polled_at
+        self._untold += [rank for rank in changed if rank.has_untold and rank not in self._untold]
         return changed
 
     def finish(self) -> None:

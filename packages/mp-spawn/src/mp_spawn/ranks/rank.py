@@ -61,6 +61,8 @@ class Rank:
         # Which signals all processes of its group are sent; none if it has no group of its own.
         self._to_group = to_group
         self._has_left = False
+        #: It has left something that has not been told to end.
+        self.has_untold = False
         self._casualty_at: float | None = None
         self._killed_by = ""
         self._stack = ""
@@ -115,12 +117,10 @@ class Rank:
         elif code is not None and -code in CRASHES and self.stacks is not None:
             self._stack = self.stacks.text()
         self.close()
-        if code and self._to_group:
-            self._has_left = send_to_group(self.pid, signal.SIGTERM)
-            send_to_group(self.pid, signal.SIGCONT)
+        self._has_left = self.has_untold = bool(code and self._to_group) and send_to_group(self.pid, 0)
 
     def has_left(self) -> bool:
-        """Tell whether a process still runs that this rank has started, and left when it failed. They get a SIGTERM."""
+        """Tell whether a process still runs that this rank has started, and left when it failed."""
         self._has_left = self._has_left and is_alive(self.pid)
         return self._has_left
 
@@ -128,10 +128,12 @@ class Rank:
         """Tell whether a process still runs that this rank has started under the command, and left."""
         return bool(self._to_group) and is_alive(self.pid)
 
-    def kill_left(self) -> None:
-        """Kill what this rank has left."""
+    def signal_left(self, signum: int) -> None:
+        """Send a signal that ends it to what this rank has left; a stopped process takes it as well."""
+        self.has_untold = False
         if self._has_left:
-            send_to_group(self.pid, signal.SIGKILL)
+            send_to_group(self.pid, signum)
+            send_to_group(self.pid, signal.SIGCONT)
 
     def ask_for_stacks(self) -> None:
         """Have the rank write the stacks of its threads, if the system sends it this signal."""
