@@ -42,6 +42,8 @@ no identity: it could be another by now.
 
 from __future__ import annotations
 
+import copyreg
+import enum
 import functools
 import importlib
 import io
@@ -74,7 +76,7 @@ from mp_core.children.main_module import (
     note_main,
     own_definitions,
 )
-from mp_core.messages import main_globals
+from mp_core.messages import enumerations, main_globals
 from mp_core.messages.contents import attributes_of, has_weak_references, lru_cache_wrapper
 from mp_core.messages.function_parts import READS, names_of_globals
 from mp_core.messages.main_globals import Absent, is_handle
@@ -136,8 +138,16 @@ class Pickler(ForkingPickler):
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
         if kind is weakref.WeakKeyDictionary:  # as a `functools.singledispatch` function has, to look up less
             return kind, (dict(thing),)
-        if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self) and (home := home_of(thing)):
-            return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
+        if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self):
+            if home := home_of(thing):
+                return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
+            if kind is MethodType:  # a class that has it gets its attributes last, so it could not be asked for it
+                return kind, (thing.__func__, thing.__self__)
+        if kind.__name__ == "TypeAliasType" and thing.__module__ == "__main__":  # pickle writes its name only
+            if self.names or self.same_main or main_can_be_imported():
+                return NotImplemented
+            parameters = {"type_params": thing.__type_params__}
+            return copyreg.__newobj_ex__, (kind, (thing.__name__, thing.__value__), parameters)  # type: ignore[attr-defined]
         if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
         if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):
@@ -192,6 +202,10 @@ class Pickler(ForkingPickler):
         length = getattr(thing, "_length_", None) if type(thing).__module__ == "_ctypes" else None
         if length is not None and thing is thing._type_ * length:
             return operator.mul, (thing._type_, length)  # its metaclass makes no class by a call
+        if thing.__module__ == "_ctypes":  # the metaclass of structures has no name there
+            for each in vars(sys.modules["ctypes"]).values():
+                if type(each) is thing:
+                    return type, (each,)
         base = _cloudpickle(thing).Pickler
         if "globals_ref" not in vars(self):
             self.globals_ref: dict[int, Any] = {}
@@ -210,8 +224,15 @@ class Pickler(ForkingPickler):
             own = attributes_of(thing)
             # cloudpickle leaves out what is the very object of a base: the class may have had another one before.
             rest = {name: part for name, part in own.items() if _is_left_out(thing, name, part)}
-            inner = {**rest, **attributes}, slots
-            return _made_class, (_identity(thing), make, args), (setter, inner, [*own]), None, None, _set_class
+            rest.update((name, part) for name, part in attributes.items() if not _is_field(part))
+            if any(map(_is_field, attributes.values())):
+                rest["_fields_"] = rest.pop("_fields_")  # what comes after it would not change the layout
+            members: dict[str, Any] = {}
+            if isinstance(thing, enum.EnumMeta):
+                make, args, members = enumerations.made, enumerations.parts_of(thing), enumerations.members_of(thing)
+                rest = {name: part for name, part in rest.items() if name not in members}
+            whole = setter, (rest, slots), [*own], members
+            return _made_class, (_identity(thing), make, args), whole, None, None, _set_class
         make, args, state, _, _, setter = base._dynamic_function_reduce(self, thing)
         if args[1] is not _MAIN:
             note_main(thing)
@@ -483,6 +504,11 @@ def _is_left_out(kind: type, name: str, part: Any) -> bool:
     return _is_plain_name(name, part) and any(attributes_of(base).get(name, Absent) is part for base in kind.__bases__)
 
 
+def _is_field(part: Any) -> bool:
+    """Tell whether ctypes makes this attribute of a structure from its `_fields_`."""
+    return type(part).__name__ == "CField"
+
+
 def _is_plain_name(name: str, part: Any) -> bool:
     return not name.startswith("__") and type(part) not in (MemberDescriptorType, GetSetDescriptorType)
 
@@ -496,13 +522,23 @@ def _set_class(kind: type, state: Any) -> None:
             main_globals.set_class(kind, set_attributes)
 
 
-def _set_attributes(kind: type, setter: Callable[[type, Any], object], inner: Any, names: list[str]) -> None:
+def _set_attributes(
+    kind: type,
+    setter: Callable[[type, Any], object],
+    inner: Any,
+    names: list[str],
+    members: dict[str, Any],
+) -> None:
     """Set the attributes of a class, and delete those that it had at the fork or by the last message."""
     own = attributes_of(kind)
     for name in _names_of.get(kind, [*own]):
         if name in own and name not in names and _is_plain_name(name, own[name]):
             type.__delattr__(kind, name)
+    if any(map(_is_field, own.values())):
+        inner[0].pop("_fields_", None)  # they are set once
     setter(kind, inner)
+    if members:
+        enumerations.set_members(kind, members)
     _names_of[kind] = names
 
 

@@ -15,6 +15,7 @@ made of one stays:
 
 from __future__ import annotations
 
+import enum
 import pickle
 import sys
 import weakref
@@ -168,8 +169,10 @@ def _take_back_class(kind: type, changes: dict[str, tuple[Any, Any]]) -> None:
             continue  # a task has set it meanwhile
         if former is Absent:
             type.__delattr__(kind, name)
+        elif type(kind).__setattr__ is type.__setattr__ or isinstance(kind, enum.EnumMeta):
+            type.__setattr__(kind, name, former)  # an enumeration refuses its members
         else:
-            type.__setattr__(kind, name, former)
+            setattr(kind, name, former)  # ctypes has its own
 
 
 def _states_in(main: dict[str, Any]) -> dict[str, bytes]:
