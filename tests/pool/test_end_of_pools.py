@@ -25,7 +25,7 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
-from mp_pool.scheduling import workers
+from mp_pool.scheduling import admission, scheduler, workers
 from mp_pool.scheduling.scheduler import ENDED, TERMINATED
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
@@ -226,6 +226,31 @@ def test_an_unused_executor_leaves_nothing_behind(ctx: BaseContext) -> None:
     mp.ProcessPoolExecutor(2, ctx)
     with mp.ProcessPoolExecutor(2, ctx):
         pass
+
+
+@pytest.mark.parametrize("moment", ["before the start", "during the start"])
+def test_a_submit_beside_the_end_of_the_program_is_refused_and_waits_for_nothing(
+    moment: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Running:
+        def add(self, found: scheduler.Scheduler) -> None:
+            monkeypatch.setattr(admission, "_exiting", True)
+
+    start = scheduler.Scheduler.start
+
+    def start_and_end(self: scheduler.Scheduler) -> None:
+        start(self)
+        self.close()
+        self.join()
+
+    if moment == "before the start":
+        monkeypatch.setattr(admission, "_running", Running())
+    else:
+        monkeypatch.setattr(scheduler.Scheduler, "start", start_and_end)
+    executor = mp.ProcessPoolExecutor(1, ctx)
+    with pytest.raises(RuntimeError, match="after interpreter shutdown"):
+        executor.submit(abs, -1)
+    executor.shutdown()
 
 
 def test_a_pool_with_a_stopped_worker_ends(ctx: BaseContext) -> None:

@@ -33,6 +33,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+AT_EXIT = "cannot schedule new futures after interpreter shutdown"
+
 
 class Admission:
     """
@@ -108,7 +110,7 @@ class Admission:
         if self.closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if _exiting:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+            raise RuntimeError(AT_EXIT)
 
     def _start(self, scheduler: Scheduler) -> None:
         if self._starts and scheduler is self.scheduler:
@@ -118,10 +120,14 @@ class Admission:
         try:
             self._starts = True
             _running.add(scheduler)
+            self._check_open()  # `_at_exit` finds it there, or has begun before
             scheduler.start()
         finally:
             # Without a call, before which a signal handler could raise.
             self.started = self._starts = scheduler.has_started and scheduler.state < TERMINATED
+        if not self.started:  # its thread has ended already: it is broken, or `_at_exit` has closed it
+            self._check_open()
+            raise RuntimeError(AT_EXIT)
 
     def _settle(self) -> None:
         if self.closed:
