@@ -118,6 +118,55 @@ def test_sigterm_between_two_starts_ends_the_command_and_ranks_that_run_may_save
     assert not (tmp_path / "ready-3").exists() or (tmp_path / "saved-3").exists() or descriptors == "many"
 
 
+# The signal comes before the ranks, or the last one, are forked; the launcher gets to know of it when all are started.
+MISSED = """
+    import multiprocessing, os, signal, sys, time
+    import mp_spawn
+    from mp_spawn.jobs import zygote
+
+    def work(rank, log):
+        with open(log, "a") as file:
+            print("rank", rank, "runs", file=file)
+        time.sleep(300)
+
+    if __name__ == "__main__":
+        log, method = sys.argv[1:]
+        of_method = multiprocessing.get_context(method)
+
+        class Context(type(of_method)):
+            def Process(self, *args, name, **kwargs):
+                if name == "rank 1":
+                    os.killpg(0, signal.SIGTERM)
+                return of_method.Process(*args, name=name, **kwargs)
+
+        def readable(fd, timeout, readable=zygote.readable, sent=[]):
+            if not sent:
+                sent.append(os.killpg(0, signal.SIGTERM))
+            return timeout == 0 or readable(fd, timeout)
+
+        if method == "spawn":
+            zygote.readable = readable
+        mp_spawn.run(work, (log,), 2, start_method=method, context=Context() if method == "forkserver" else None)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_rank_that_is_forked_after_a_signal_to_its_group_ends_by_it(method: str, tmp_path: Path) -> None:
+    path, log = tmp_path / "starting.py", tmp_path / "log"
+    path.write_text(textwrap.dedent(MISSED))
+    log.touch()
+    process = subprocess.Popen(
+        [sys.executable, str(path), str(log), method],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=take_defaults,
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM, err
+    assert "rank 1 runs" not in log.read_text()
+
+
 def test_sigterm_after_all_have_begun_is_theirs_though_the_launcher_does_not_know_them_yet(tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(textwrap.dedent(RANK))
     done = run_script(tmp_path, COMMAND, "late")

@@ -16,7 +16,7 @@ from mp_spawn.ranks.child import set_up_and_call
 from mp_spawn.ranks.process_handle import PidFd, has_pidfds, let_end, lock
 from mp_spawn.ranks.program import ProgramProcess
 from mp_spawn.ranks.rank_spec import RankSpec
-from mp_spawn.ranks.signals import FROM_OUTSIDE, blocked
+from mp_spawn.ranks.signals import FROM_OUTSIDE, blocked, sent_to
 
 #: Seconds for a fork server that has closed its connections to end.
 END_OF_FORK_SERVER = 10.0
@@ -35,6 +35,7 @@ class ContextLauncher:
         self._context: Any = context
         self.start_method: str = context.get_start_method() or ""
         self.witness = 0
+        self._sent_before: frozenset[int] | None = None
 
     def start(self, job: Job, specs: Iterator[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
         """Start the ranks. None of *own_fds* stays open in a forked one."""
@@ -53,7 +54,8 @@ class ContextLauncher:
             for spec in specs:
                 # Under the other methods it can take seconds until the rank unblocks signals.
                 with blocked(FROM_OUTSIDE if self.start_method == "fork" else {signal.SIGINT}) as mask:
-                    started.append(self._start(job, spec._replace(mask=mask), own_fds))
+                    before = None if spec.own_group else self._sent_before
+                    started.append(self._start(job, spec._replace(mask=mask, sent_before=before), own_fds))
         except BaseException as error:
             _end(started, error, job)
             raise
@@ -64,9 +66,16 @@ class ContextLauncher:
         server: Any = forkserver._forkserver
         if PRELOADED not in server._preload_modules:
             server._preload_modules = [*server._preload_modules, PRELOADED]
+        before, sent = server._forkserver_pid, frozenset[int]()
+        if before is not None:
+            sent = sent_to(before)
         # With no signals blocked: if it cannot import the module, its processes would block them for ever.
         _start_fork_server()
-        self.witness = server._forkserver_pid or 0
+        self._set_witness(sent if server._forkserver_pid == before else frozenset())
+
+    def _set_witness(self, sent_before: frozenset[int]) -> None:
+        self.witness = forkserver._forkserver._forkserver_pid or 0  # type: ignore[attr-defined]
+        self._sent_before = sent_before if self.witness else None
 
     def _start(self, job: Job, spec: RankSpec, own_fds: Callable[[], set[int]]) -> Started:
         forked = self.start_method == "fork"
@@ -92,6 +101,7 @@ class ContextLauncher:
             if self.start_method != "forkserver" or not _fork_server_has_ended():
                 raise
             _restart_fork_server()
+            self._set_witness(frozenset())
             process.start()
         try:
             pidfd = PidFd.of(process, job.frugal)

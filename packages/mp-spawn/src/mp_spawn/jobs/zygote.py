@@ -248,7 +248,12 @@ def _execute(
     flags += [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
     python = [os.fsdecode(spawn.get_executable()), *flags]
     ranks: list[Any] = [
-        RankProcess(target=call, args=(spec._replace(mask=mask),), name=f"rank {spec.rank}", daemon=job.daemon)
+        RankProcess(
+            target=call,
+            args=(spec._replace(mask=mask, sent_before=None if spec.own_group else frozenset()),),
+            name=f"rank {spec.rank}",
+            daemon=job.daemon,
+        )
         for spec in specs
     ]
     popen = _Spawning()

@@ -18,6 +18,7 @@ from mp_spawn.calls.payload import InheritedFd
 from mp_spawn.calls.pickling import dumps
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind, Reporter
+from mp_spawn.ranks.signals import take_missed
 
 # The longest reason, in characters.
 LONGEST = 1000
@@ -63,6 +64,8 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None, paren
         from mp_spawn.ranks.diagnostics import write_stacks_to
 
         write_stacks_to(spec.stacks)
+    if spec.sent_before is not None:
+        take_missed(spec.sent_before)
     if spec.mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, spec.mask)
 

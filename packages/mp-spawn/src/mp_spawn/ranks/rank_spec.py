@@ -46,6 +46,8 @@ class RankSpec(NamedTuple):
     by_value: bool = False
     #: The program's signal mask, which the rank restores once it can deal with signals. None leaves the mask.
     mask: frozenset[int] | None = None
+    #: The signals that its group had been sent before the start; None if it gets each from the launcher.
+    sent_before: frozenset[int] | None = None
 
     @property
     def fds(self) -> set[int]:

@@ -22,7 +22,8 @@ Only the mask is changed on the way, never a disposition: a signal that the prog
 background of a shell) is ignored by its ranks. Each rank restores the mask before any of the user's code runs.
 
 The starter cannot see whether a signal was sent to it alone or to the group. A process in the group that blocks the
-signal, the witness, can: there it stays pending, and /proc shows it.
+signal, the witness, can: there it stays pending, and /proc shows it. It is the zygote or the fork server, and a rank
+that it forks after the signal has come has not been sent it: such a rank looks at the witness, and sends it to itself.
 
 Note [Wake-up pipe]
 -------------------
@@ -310,6 +311,24 @@ def was_sent(pid: int, signum: int) -> bool:
     False
     """
     return has_signal(pid, signum, "SigPnd", "ShdPnd") is not False
+
+
+def sent_to(pid: int) -> frozenset[int]:
+    """
+    Return the signals of `ENDING` that a process which blocks them has been sent.
+
+    >>> sent_to(os.getpid())
+    frozenset()
+    """
+    return frozenset(int(signum) for signum in ENDING if has_signal(pid, signum, "SigPnd", "ShdPnd"))
+
+
+def take_missed(before: frozenset[int]) -> None:
+    """Send this process what its group was sent before its parent, a witness, forked it, and after *before*."""
+    mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    for signum in sent_to(os.getppid()) - before - _signal.sigpending():
+        if signum in mask or signum != signal.SIGINT:  # any other would have ended it; a second one would be the same
+            os.kill(os.getpid(), signum)
 
 
 def would_have_died(pid: int, signum: int) -> bool:
