@@ -237,6 +237,7 @@ def test_a_rank_that_multiprocessing_starts_is_the_program_as_well(tmp_path: Pat
         ("import sys; sys.exit(-(2**63))", 1, "sys.exit(-9223372036854775808)"),
         ("import sys; sys.exit('the reason')", 1, "the reason\n"),
         ("raise KeyboardInterrupt", 130, "signal SIGINT"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 13)", 175, "signal 47"),
         ("raise type('Own', (KeyboardInterrupt,), {})('the reason')", 1, "Own: the reason\n"),
         ("import sys; sys.excepthook = lambda *_: 1 / 0; raise ValueError('x')", 1, "Error in sys.excepthook:\n"),
         ("import sys; sys.stderr = sys.stdout; raise ValueError('y')", 1, "ValueError: y"),
@@ -257,6 +258,23 @@ def test_ends_of_a_program_have_their_exit_code_and_reason(text: str, code: int,
     assert err in done.stderr
     assert "program.py" not in done.stderr or "1 / 0" in text  # the hook is called from there
     assert ("ValueError: y" in done.stdout) == ("ValueError('y')" in text)
+
+
+def test_the_traceback_of_a_rank_imports_nothing_from_the_folder_of_its_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def main():\n    raise ValueError('boom')\nmain()\n")
+    for name in ("token", "tokenize", "linecache", "traceback"):
+        (tmp_path / f"{name}.py").write_text("import sys\nsys.exit('another program')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mp_spawn", "-n", "1", str(tmp_path / "train.py")],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "in main\n    raise ValueError('boom')\n" in done.stderr
+    assert "another program" not in done.stdout + done.stderr
 
 
 def two_ranks(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -178,7 +178,7 @@ class Job:
                 payload.close()
             self.output.started()
         return [
-            Rank(rank, process, pidfd, inbox, file, restarts, kills, self.to_group_of(rank))
+            Rank(rank, process, pidfd, inbox, file, restarts, kills, self.to_group_of(rank), self.is_program)
             for (rank, restarts), (process, pidfd), inbox, file in zip(
                 ranks.items(), started, inboxes, stacks, strict=True
             )

@@ -170,12 +170,19 @@ def _die_of(signum: signal.Signals) -> None:
 
 def text_of(error: BaseException, trace: TracebackType | None) -> str:
     """Return the error in one line, and below it the traceback *trace*."""
+    before = sys.path[:]
+    # A script's folder comes first, and may have a token.py, which the standard library's `tokenize` would import.
+    library = os.path.dirname(os.__file__)
+    sys.path[:0] = library, os.path.join(library, "lib-dynload")
     try:
         import traceback  # only a rank that fails needs it
-    except ImportError as missing:  # the program has changed its root or its user
+
+        summary = traceback.TracebackException(type(error), error, trace)
+        return _reason(error) + "\n" + "".join(summary.format())
+    except (ImportError, AttributeError) as missing:  # the program has changed its root, its user, or a module
         return f"{_reason(error)}\nNo traceback, for want of its module: {missing}\n{_reason(error)}\n"
-    summary = traceback.TracebackException(type(error), error, trace)
-    return _reason(error) + "\n" + "".join(summary.format())
+    finally:
+        sys.path[:] = before
 
 
 def _reason(error: BaseException) -> str:

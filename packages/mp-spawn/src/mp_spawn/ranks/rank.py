@@ -48,6 +48,7 @@ class Rank:
         restarts: int = 0,
         kills_before: dict[str, int] | None = None,
         to_group: frozenset[int] = frozenset(),
+        is_program: bool = False,
     ) -> None:
         self.index = index
         self.process = process
@@ -60,6 +61,7 @@ class Rank:
         self._kills_before = kills_before
         # Which signals all processes of its group are sent; none if it has no group of its own.
         self._to_group = to_group
+        self._is_program = is_program
         self._has_left = False
         #: It has left something that has not been told to end.
         self.has_untold = False
@@ -193,7 +195,8 @@ class Rank:
         at = self.ended_at - HEAD_START
         from mp_core.children.main_module import is_missing_guard, missing_guard
 
-        if is_missing_guard(exit_code, self.process._popen):  # type: ignore[attr-defined]
+        # A program may die of that signal itself; it needs no guard, since no other process imports its main module.
+        if not self._is_program and is_missing_guard(exit_code, self.process._popen):  # type: ignore[attr-defined]
             return dataclasses.replace(base, reason=str(missing_guard()), exit_code=1, missing_guard=True, at=at)
         lost = getattr(getattr(self.process, "_popen", None), "lost", False)
         if exit_code is None or lost:
