@@ -189,6 +189,16 @@ def test_max_restarts_restarts_a_failed_rank(script: str, tmp_path: Path) -> Non
     assert "exit code 1; it is started again (1 of 1)" in done.stderr
 
 
+@pytest.mark.parametrize("restart", ["rank", "all"])
+def test_the_traceback_of_a_failure_is_shown_before_the_restart(restart: str) -> None:
+    text = "import os\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': {}['missing key']\nprint('fine')"
+    done = command("-n", "1", "--max-restarts", "1", "--restart", restart, "-c", text)
+    assert (done.returncode, done.stdout.count("fine")) == (0, 1), done.stderr
+    first, *_, last = done.stderr.splitlines()
+    assert (first, "KeyError: 'missing key'; " in last) == ("Traceback (most recent call last):", True), done.stderr
+    assert 'File "<string>", line 2' in done.stderr
+
+
 def test_the_console_script_is_the_same_command() -> None:
     path = Path(sys.executable).with_name("mp-spawn")
     if not path.exists():

@@ -396,7 +396,8 @@ class EngineContext(RunningJob):
                 self._failed()
             case protocol.Restarted(failure, pid):
                 again = state.restarts + failure.restarts + 1
-                logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, self._plan.max_restarts)
+                text = failure.for_file().rstrip()
+                logger.warning("%s; it is started again (%d of %d)", text, again, self._plan.max_restarts)
                 state.pids[failure.rank - state.node.ranks.start] = pid
                 self._writer.sink.add(failure.rank, failure.for_file())
             case protocol.Shown(stacks):
@@ -492,9 +493,10 @@ class EngineContext(RunningJob):
             logger.warning("%s; the ranks cannot be started again: %s", first.describe(), error)
             return False
         self._attempt += 1
-        logger.warning("%s; all ranks are started again (%d of %d)", first.describe(), self._attempt, plan.max_restarts)
         for failure in self._failures:
             self._writer.sink.add(failure.rank, failure.for_file())
+        text = first.for_file().rstrip()
+        logger.warning("%s; all ranks are started again (%d of %d)", text, self._attempt, plan.max_restarts)
         self._past += self._failures
         self._failures, self._results, self.rows = [], {}, []
         self._end_at = self._give_up_at = None

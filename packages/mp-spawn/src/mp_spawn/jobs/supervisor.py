@@ -183,7 +183,8 @@ class Supervisor:
         """Start ranks again that have failed and ended: at once, since they share what a start costs."""
         again = {old.index: old.restarts + 1 for old, _ in failed}
         for old, failure in failed:
-            logger.warning("%s; it is started again (%d of %d)", failure.describe(), again[old.index], job.max_restarts)
+            text = failure.for_file().rstrip()  # nobody else shows its traceback
+            logger.warning("%s; it is started again (%d of %d)", text, again[old.index], job.max_restarts)
             self.past.append(failure)
             job.output.add(failure.rank, failure.for_file())
         try:
@@ -206,10 +207,11 @@ class Supervisor:
         if self.was_told_to_end or not all_ended(self.ranks):
             return False
         again = first.restarts + 1
-        logger.warning("%s; all ranks are started again (%d of %d)", first.describe(), again, job.max_restarts)
         for failure in filter(None, map(self.failure, self.ranks)):
             self.past.append(failure)
             job.output.add(failure.rank, failure.for_file())
+        text = first.for_file().rstrip()
+        logger.warning("%s; all ranks are started again (%d of %d)", text, again, job.max_restarts)
         for rank in self.ranks:
             rank.close()
         try:
