@@ -136,16 +136,17 @@ def test_a_progress_line_is_shown_when_it_moves(tmp_path: Path) -> None:
     assert (code, out) == (0, b"\n"), err
 
 
-def test_a_line_of_another_rank_does_not_cut_a_progress_line(tmp_path: Path) -> None:
-    text = """
-        import os, time
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_line_of_another_rank_does_not_cut_a_progress_line(tmp_path: Path, stream: str) -> None:
+    text = f"""
+        import os, sys, time
         if os.environ["RANK"] == "0":
-            print(end="\\rhalf", flush=True)
+            print(end="\\rhalf", flush=True, file=sys.{stream})
             open("half", "w").close()
             while not os.path.exists("other"):
                 time.sleep(0.01)
             time.sleep(0.3)
-            print("\\rwhole")
+            print("\\rwhole", file=sys.{stream})
         else:
             while not os.path.exists("half"):
                 time.sleep(0.01)
@@ -153,8 +154,9 @@ def test_a_line_of_another_rank_does_not_cut_a_progress_line(tmp_path: Path) -> 
             print("a line")
             open("other", "w").close()
     """
-    code, out, err = ended(start(tmp_path, text, "-n", "2"))
-    assert code == 0, err
+    process = start(tmp_path, text, "-n", "2", stderr=subprocess.STDOUT)  # as on a terminal
+    code, out, _ = ended(process)
+    assert code == 0, out
     assert b"half\n[rank 1] a line\n" in out
     assert out.endswith(b"whole\n")
 

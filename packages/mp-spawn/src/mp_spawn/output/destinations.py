@@ -356,15 +356,14 @@ class Prefix(Piped):
     def __init__(self) -> None:
         super().__init__()
         self._rests: defaultdict[tuple[int, str], bytes] = defaultdict(bytes)
-        # By stream: the rank whose line has not ended, and whether the line has returned to its start.
-        self._open: dict[str, tuple[int, bool]] = {}
+        # By file, as both streams may be one: whose line there has not ended, and whether it has returned to its start.
+        self._open: dict[object, tuple[tuple[int, str], bool]] = {}
         self._is_gone: set[str] = set()
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
         data = self._rests.pop((rank, stream), b"") + data
         end = data.rfind(b"\n") + 1
-        is_shown = self._open.get(stream, (-1, False))[0] == rank
-        if is_shown or rank == self.prompts or b"\r" in data[end:] or len(data) - end > LONGEST:
+        if self._is_shown(rank, stream) or rank == self.prompts or b"\r" in data[end:] or len(data) - end > LONGEST:
             end = len(data)
         if end < len(data):
             self._rests[rank, stream] = data[end:]
@@ -373,12 +372,15 @@ class Prefix(Piped):
 
     def closed(self, rank: int, stream: str) -> None:
         rest = self._rests.pop((rank, stream), b"")
-        is_shown = self._open.get(stream, (-1, False))[0] == rank
         # Without a prefix the output is that of one rank, as it is.
-        if (rest or is_shown) and self.prefix(rank):
+        if (rest or self._is_shown(rank, stream)) and self.prefix(rank):
             rest += b"\n"
         if rest:
             self._write(rank, stream, rest)
+
+    def _is_shown(self, rank: int, stream: str) -> bool:
+        """Tell whether the line that has not ended is of this stream of a rank."""
+        return any(owner == (rank, stream) for owner, _ in self._open.values())
 
     def prefix(self, rank: int) -> str:
         """Return the text before each line of a rank."""
@@ -395,22 +397,23 @@ class Prefix(Piped):
         prefix = label.encode(errors="backslashreplace")
         try:
             # In one call, so that the output of another thread's print is before or after it.
-            write_to(target, self._marked(rank, stream, data, prefix) if prefix else data)
+            file = _identity(target) or stream
+            write_to(target, self._marked(file, (rank, stream), data, prefix) if prefix else data)
         except (OSError, ValueError) as error:
             # The reader has gone or the disk is full, which must not stop the ranks.
             if stream not in self._is_gone:
                 self._is_gone.add(stream)
                 logger.error("the %s of the ranks is lost from here on, it cannot be written: %s", stream, error)
 
-    def _marked(self, rank: int, stream: str, data: bytes, prefix: bytes) -> bytes:
-        """Return *data* with the prefix at the start of each line, after the end of another rank's line."""
-        last, has_returned = self._open.pop(stream, (-1, False))
-        head = b"" if last in (-1, rank) else b"\n"
-        if last != rank or (has_returned and data[:1] != b"\n"):
+    def _marked(self, file: object, owner: tuple[int, str], data: bytes, prefix: bytes) -> bytes:
+        """Return *data* with the prefix at the start of each line, after the end of another stream's line."""
+        last, has_returned = self._open.pop(file, (None, False))
+        head = b"" if last in (None, owner) else b"\n"
+        if last != owner or (has_returned and data[:1] != b"\n"):
             head += prefix
         body, newline = data.removesuffix(b"\n"), data[-1:] == b"\n"
         if not newline:
-            self._open[stream] = rank, data[-1:] == b"\r"
+            self._open[file] = owner, data[-1:] == b"\r"
         if b"\r" in body:
             body = _LINE_START.sub(lambda found: found[0] + prefix, body)
         else:
@@ -472,11 +475,17 @@ os.register_at_fork(after_in_child=_locks.clear)  # the thread that has one is t
 
 def _lock_of(raw: Any) -> threading.Lock:
     """Return the lock of a file: standard output and standard error may be one, which takes a long line in parts."""
+    identity = _identity(raw)
+    return threading.Lock() if identity is None else _locks.setdefault(identity, threading.Lock())
+
+
+def _identity(file: Any) -> tuple[int, int] | None:
+    """Return what two descriptors of one file have in common; None for an object that has no descriptor."""
     try:
-        found = os.fstat(raw.fileno())
-    except (AttributeError, OSError, ValueError):  # nothing that has a descriptor
-        return threading.Lock()
-    return _locks.setdefault((found.st_dev, found.st_ino), threading.Lock())
+        found = os.fstat(file.fileno())
+    except (AttributeError, OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Captured(NamedTuple):
