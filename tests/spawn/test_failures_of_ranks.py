@@ -8,7 +8,7 @@ import select
 import signal
 import textwrap
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,24 @@ def test_os_exit_with_a_number_is_that_exit_code(start_method: str) -> None:
     error = failing(ranks.leave_hard, 7, start_method=start_method)
     assert isinstance(error, ProcessExitedException)
     assert error.exit_code == 7
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_the_exception_of_a_block_has_a_note_of_the_rank_that_has_failed(start_method: str, tells: bool) -> None:
+    job = start_processes(ranks.raise_, (ValueError, "boom"), 2, False, start_method=start_method)
+    assert job is not None
+    with pytest.raises(KeyError) as caught, job:
+        wait([job.processes[1].sentinel])
+        if tells:
+            with pytest.raises(ProcessRaisedException) as failure:
+                job.join()
+            raise KeyError from failure.value
+        raise KeyError("what no rank has sent")
+    notes = getattr(caught.value, "__notes__", [])
+    if tells:
+        assert notes == []
+    else:
+        assert notes[0].startswith("A rank has failed as well: -- Process 1 terminated with"), notes
 
 
 def test_exiting_without_a_result_is_a_failure_of_run(start_method: str) -> None:
