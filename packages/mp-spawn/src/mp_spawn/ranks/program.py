@@ -67,10 +67,12 @@ def become(spec: RankSpec) -> NoReturn:
     except SystemExit as leaving:
         leave_by(reporter, leaving)
     except BaseException as error:
-        error.__traceback__ = trace = without_us(error.__traceback__)
+        trace = without_us(sys.exc_info()[2])
+        BaseException.with_traceback(error, trace)  # a class may have properties and methods of these names
         is_interrupt = type(error) is KeyboardInterrupt
         is_told = reporter.send(Kind.INTERRUPTED) if is_interrupt else reporter.send(Kind.RAISED, text_of(error, trace))
-        sys.excepthook = partial(_show, sys.excepthook, trace, is_told and sys.stderr is sys.__stderr__)
+        if hasattr(sys, "excepthook"):
+            sys.excepthook = partial(_show, sys.excepthook, trace, is_told and sys.stderr is sys.__stderr__)
         raise
     sys.exit()
 
@@ -88,7 +90,8 @@ def _show(
     *is_told*.
     """
     sys.excepthook = hook
-    error.__traceback__ = sys.last_traceback = trace
+    sys.last_traceback = trace
+    BaseException.with_traceback(error, trace)
     if hook is not sys.__excepthook__ or not is_told:
         hook(kind, error, trace)
 
