@@ -61,6 +61,29 @@ def ask():
     return Table.handlers["name"](3), Default.go_by_default(), Part.part(), One.theirs(), Other.theirs()
 """
 
+SUBCLASSES = """
+names = []
+class Named:
+    def __init_subclass__(cls, *, name, **more):
+        super().__init_subclass__(**more)
+        cls.name = name
+        names.append(name)
+class First(Named, name="first"): pass
+
+class Registered:
+    seen = []
+    def __init_subclass__(cls): Registered.seen.append(cls.__name__)
+class One(Registered): pass
+class Two(One): pass
+
+def ask():
+    return First.name, names, Two.seen, Two.__mro__[1].__name__
+
+def again():
+    class Three(Registered): pass
+    return Registered.seen[-1]
+"""
+
 ENUMERATIONS = """
 class Planet(enum.Enum):
     EARTH = (5.976e+24, 6.37814e6)
@@ -154,9 +177,19 @@ def ask(given: Names[str] = 3) -> Names[str]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("program", [METHODS_IN_CLASSES, ENUMERATIONS, STRUCTURES], ids=["methods", "enums", "ctypes"])
+@pytest.mark.parametrize(
+    "program",
+    [METHODS_IN_CLASSES, SUBCLASSES, ENUMERATIONS, STRUCTURES],
+    ids=["methods", "subclasses", "enums", "ctypes"],
+)
 def test_a_class_of_a_program_without_a_file_is_the_same_in_its_worker(method: str, program: str) -> None:
     assert ask(method, program) == "as here\n"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_subclass_that_is_made_in_a_worker_calls_the_hook_of_its_base(method: str) -> None:
+    told = ask(method, SUBCLASSES.replace("def again", "print(pool.apply(ask)[0])\n\ndef again") + "\nask = again\n")
+    assert told == "first\nas here\n"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement `type` is new in Python 3.12")

@@ -65,6 +65,7 @@ from types import (
     MemberDescriptorType,
     MethodType,
     ModuleType,
+    resolve_bases,
 )
 
 from mp_core.children.main_module import (
@@ -492,12 +493,37 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
     known = _classes.get(identity)
     if known is not None:
         return known
-    made = make(*args)
+    made = _made_without_hooks(make, args)
     with _lock:
         kind = _classes.setdefault(identity, made)
         _identities[kind] = identity
         _made.add(kind)
     return kind
+
+
+def _made_without_hooks(make: Callable[..., type], args: tuple[Any, ...]) -> type:
+    """Make a class without `__init_subclass__` of bases that travel as it does: what that has done comes with them."""
+    bases = resolve_bases([each for arg in args if isinstance(arg, tuple) for each in arg])
+    hooked = {
+        base: attributes_of(base)["__init_subclass__"]
+        for kind in bases
+        for base in kind.__mro__
+        if base in _identities and "__init_subclass__" in attributes_of(base)
+    }
+    if not hooked:
+        return make(*args)
+    with _lock:
+        try:
+            for base in hooked:
+                type.__setattr__(base, "__init_subclass__", classmethod(functools.partial(_call_next_hook, base)))
+            return make(*args)
+        finally:
+            for base, hook in hooked.items():
+                type.__setattr__(base, "__init_subclass__", hook)
+
+
+def _call_next_hook(base: type, kind: type) -> None:
+    super(base, kind).__init_subclass__()  # type: ignore[arg-type]
 
 
 def _is_left_out(kind: type, name: str, part: Any) -> bool:
