@@ -142,7 +142,8 @@ class Pickler(ForkingPickler):
         if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self):
             if home := home_of(thing):
                 return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
-            if kind is MethodType:  # a class that has it gets its attributes last, so it could not be asked for it
+            # A class that has it gets its attributes last, so it could not be asked for it.
+            if kind is MethodType and type(thing.__func__) is FunctionType:
                 return kind, (thing.__func__, thing.__self__)
         if kind.__name__ == "TypeAliasType" and thing.__module__ == "__main__":  # pickle writes its name only
             if self.names or self.same_main or main_can_be_imported():
