@@ -151,6 +151,33 @@ def test_starts_that_the_system_refused_do_not_count_as_workers_that_died(
         assert pool.map(tasks.square, range(10)) == [n * n for n in range(10)]
 
 
+@both
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_pool_without_a_worker_outlives_a_short_shortage(
+    kind: str, ends: bool, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [0]
+
+    def refuse() -> None:
+        refused[0] += 1
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    monkeypatch.setattr(workers, "RETRY", 0.001)
+    monkeypatch.setattr(workers, "SHORTAGE", 0.0 if ends else tasks.PATIENCE)
+    with tasks.either(kind, ctx, 1) as pool:
+        assert tasks.outcome(pool.submit(tasks.square, 2)) == 4
+        scheduler = pool.pool._scheduler
+        with monkeypatch.context() as patch:
+            patch.setattr(scheduler.dispatcher, "start_worker", refuse)
+            os.kill(scheduler.processes()[0].pid, signal.SIGKILL)
+            result = pool.submit(tasks.square, 3)
+            assert until(lambda: refused[0] >= workers.ATTEMPTS * (1 if ends else 3), tasks.PATIENCE)
+            if ends:
+                error = tasks.outcome(result)
+                assert "none can be started" in str((error.__cause__ or error).__notes__)
+        assert ends or tasks.outcome(result) == 9
+
+
 def _pids(pool: Any) -> set[int]:
     return {process.pid for process in pool._pool}
 

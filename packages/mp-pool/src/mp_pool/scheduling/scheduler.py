@@ -634,7 +634,7 @@ class Scheduler(Workers):
             outcomes += deliveries
             for number, kind, outcome in others:
                 if kind == task_messages.READY:
-                    worker.ready = True
+                    worker.ready = self._has_run = True
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
                 elif kind == task_messages.HAS_FUNCTION:

@@ -38,6 +38,7 @@ SAVING = 30.0  # and for a worker that has a handler of SIGTERM
 HANG_UP = 1.0  # seconds between the end of a worker's ring and the end of the worker
 TOGETHER = 1.0  # seconds between the deaths of workers that the kernel killed for lack of memory at once
 LOOK = 0.1  # seconds between two looks at the memory of a worker
+SHORTAGE = 10.0  # seconds in which no worker runs, and none can be started, until a pool that has run ends
 RETRY = 0.2  # seconds from a failed start of a process to the next attempt, or of a message that found no room
 
 
@@ -78,6 +79,8 @@ class Workers:
         self.watches = False  # some tasks have limits of their time or memory
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._refused_starts = 0  # in a row, where the system had no room for a process
+        self._refused_since = 0.0
+        self._has_run = False  # a worker has become ready
         self._failures = 0  # of workers that had started, since one became ready
         self._useless = 0  # workers in a row that became ready, and ended before they began one of their tasks
         self._retry_at: float | None = None
@@ -108,8 +111,13 @@ class Workers:
                 if is_of_handler(error):
                     raise
                 # Memory, descriptors or processes are short now. The running workers go on.
+                if not self._refused_starts:
+                    self._refused_since = now
                 self._refused_starts += 1
-                if self._refused_starts >= ATTEMPTS and not self.dispatcher.workers:
+                longest = SHORTAGE if self._has_run and isinstance(error, OSError | MemoryError | EOFError) else 0.0
+                is_over = self._refused_starts >= ATTEMPTS and now > self._refused_since + longest
+                if is_over and not self.dispatcher.workers:
+                    error.add_note("no worker runs, and none can be started: the pool has ended, make another one")
                     self.reason = error
                 self._retry_at = now + RETRY
                 self.dispatcher.news = True
