@@ -6,6 +6,8 @@ import gc
 import os
 import pickle
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -164,6 +166,18 @@ def test_sys_exit_in_a_task_does_not_end_the_program(kind: str, ctx: BaseContext
             with pytest.raises(SystemExit):  # as with concurrent.futures
                 lost()
         assert pool.submit(tasks.square, 3)() == 9
+
+
+def leave_a_thread_and_end() -> None:
+    threading.Thread(target=time.sleep, args=(3600,)).start()
+    sys.exit("the thread keeps the process")
+
+
+def test_a_worker_that_its_task_has_left_while_a_thread_runs_is_killed_with_a_word(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx, 1) as pool:
+        error = tasks.outcome(pool.submit(leave_a_thread_and_end))
+        assert isinstance(error, mp.WorkerLostError)
+        assert "the pool has killed it: its main thread had ended" in str(error.__notes__)
 
 
 def test_a_task_may_wait_for_a_later_one(kind: str, ctx: BaseContext, tmp_path: Path) -> None:

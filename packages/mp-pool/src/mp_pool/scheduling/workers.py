@@ -158,6 +158,7 @@ class Workers:
             if worker.backlog:
                 worker.send_backlog()
             if worker.hung_up and now > worker.since + HANG_UP:
+                worker.was_cut_off = True
                 worker.signal(signal.SIGKILL)  # a task has closed its ring, so no result will come
             if not worker.tasks:
                 continue
@@ -228,6 +229,8 @@ class Workers:
                 note_task(error, task, f"worker {worker.pid}")
                 if out_of_memory:
                     _note_memory(error, before)
+                if worker.was_cut_off:
+                    error.add_note("the pool has killed it: its main thread had ended, or closed its ring")
                 if stack:
                     error.add_note(f"Python stack of the worker:\n{stack}")
                 if task.is_repeated_after(error):

@@ -70,6 +70,7 @@ class Worker:
         self.since = time.monotonic()  # the latest start of the oldest task, as far as the parent can know
         # Once the pool has killed it: the task that it is killed for, and the exception of that.
         self.killed_for: tuple[Task, Exception] | None = None
+        self.was_cut_off = False  # it was killed, since no result could come any more
         self.looked = self.since  # when its memory was last looked at
         self.told_to_end = False
         self.began_nothing = False  # it has ended before the first of the tasks that it had
