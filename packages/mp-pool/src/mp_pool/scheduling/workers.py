@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mp_core.children.death_pipe import DeathPipe
 
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
-KILLED = 10  # the same, if the last was killed from outside, which is no fault of the initializer
+KILLED = 10  # the same, if each was killed from outside, which is no fault of the initializer
 LEAVING = 0.2  # seconds for a worker that has no task to leave by itself, before SIGTERM
 GRACE = 2.0  # seconds from the end of the pool to SIGKILL,
 SAVING = 30.0  # and for a worker that has a handler of SIGTERM
@@ -252,11 +252,12 @@ class Workers:
         if is_missing_guard(exitcode, worker.process._popen):
             self.reason = missing_guard()
             return
+        share = ATTEMPTS if killed else KILLED  # of what ends the pool: ten kills, three failures, or some of both
         if worker.ready:
-            self._useless += 1
+            self._useless += share
         else:
-            self._failures += 1
-        if max(self._failures, self._useless) >= (KILLED if killed else ATTEMPTS):
+            self._failures += share
+        if max(self._failures, self._useless) >= ATTEMPTS * KILLED:
             what = "the start of its first task" if worker.ready else OF_A_START
             self.reason = worker.failure or self._lost(worker.pid, exitcode, what, 0, out_of_memory)
 
