@@ -117,12 +117,6 @@ class _Waiters:
                 return future
         return None
 
-    def fail(self, error: Exception) -> None:
-        while self.waiting:
-            future = self.waiting.popleft()
-            if not future.done():
-                future.set_exception(error)
-
 
 def _waiters_of(known: dict[Any, Any], loop: asyncio.AbstractEventLoop, make: Callable[[], Any]) -> Any:
     """Return the waiters of a loop, made by *make* if there are none; those of closed loops are forgotten."""
