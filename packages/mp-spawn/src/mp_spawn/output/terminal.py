@@ -154,6 +154,9 @@ class _AtOnce(io.TextIOBase):
     def isatty(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return self._terminal.fileno()
+
     @property
     def encoding(self) -> str:  # type: ignore[override]
         return self._terminal.encoding
@@ -180,7 +183,10 @@ class _Bytes:
                 self._bar.clear(nolock=True)
                 self._drawn_on.flush()
             write_to(self.terminal, data)
-            (self._begun.discard if data[-1:] == b"\n" else self._begun.add)(self)
+            if data[-1:] == b"\n":
+                self._begun.clear()  # `Prefix` ends the line of the other stream first
+            else:
+                self._begun.add(self)
             if not self._begun:
                 self._bar.refresh(nolock=True)
         return len(data)
