@@ -155,6 +155,36 @@ ONE_MANAGER = (
 )
 
 
+REPORT = """
+    import subprocess
+    import threading
+
+    OTHER = "import sys; import mp_all as mp; a = mp.shared.zeros(5000); print(1, flush=True); sys.stdin.read()"
+
+    if __name__ == "__main__":
+        other = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert other.stdout.readline()
+        (theirs,) = managers(FOLDER)
+        keep, queue = mp.shared.full(10_000, 5.0), mp.SimpleQueue()
+        os.kill(theirs, signal.SIGSTOP)
+        report = threading.Thread(target=mp.memory_report)
+        since = time.monotonic()
+        report.start()
+        while report.is_alive():
+            queue.put(keep)
+            assert (queue.get() == 5).all()
+        took = time.monotonic() - since
+        os.kill(theirs, signal.SIGCONT)
+        other.communicate()
+        assert took < 8, took  # it was ten seconds
+        print("went on")
+"""
+
+
+def test_a_report_does_not_wait_long_for_the_stopped_manager_of_another_program(tmp_path: Path) -> None:
+    assert run(tmp_path, REPORT) == "went on\n"
+
+
 def test_forks_are_not_delayed(tmp_path: Path, strategy: str) -> None:
     assert run(tmp_path, FORKS, MP_SHARING_STRATEGY=strategy) == "not delayed\n"
 

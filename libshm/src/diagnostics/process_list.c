@@ -130,6 +130,7 @@ static void list_session(const unsigned char *id, void *arg)
     /* A session that has just ended, or whose manager cannot be reached, has nothing to show. */
     if (mpshm__session_attach(id, mpshm__is_own_session(id), &session) < 0)
         return;
+    session->is_listed = !was_there;
     l->first = l->process_count;
     l->latest = NULL;
     memcpy(about.session, id, MPSHM_ID_SIZE);

@@ -21,12 +21,12 @@ void mpshm__disconnect(struct mpshm__session *session)
     session->introduced = 0;
 }
 
-/* Send a frame and wait for the answer, ten seconds in all, however many signals arrive. After a
- * failure the connection is closed, because a late answer would be taken for the answer to the
+/* Send a frame and wait for the answer, so many seconds in all, however many signals arrive. After
+ * a failure the connection is closed, because a late answer would be taken for the answer to the
  * next question. */
-static int exchange(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
+static int exchange(int sock, struct mpshm__frame *frame, int fd, int *fd_out, int within_s)
 {
-    uint64_t until = mpshm__now_ns() + MPSHM__ANSWER_WITHIN_S * 1000000000ull;
+    uint64_t until = mpshm__now_ns() + (uint64_t)within_s * 1000000000ull;
     int got = -1;
     int err = mpshm__send_frame(sock, frame, fd, until);
 
@@ -110,7 +110,8 @@ static int ensure_connected(struct mpshm__session *session)
 static int ask_connected(struct mpshm__session *session, struct mpshm__frame *frame, int fd,
                          int *fd_out)
 {
-    int err = exchange(mpshm__fd_get(&session->sock), frame, fd, fd_out);
+    int within_s = session->is_listed ? MPSHM__LISTED_WITHIN_S : MPSHM__ANSWER_WITHIN_S;
+    int err = exchange(mpshm__fd_get(&session->sock), frame, fd, fd_out, within_s);
 
     note_if_stuck(session, err);
     if (err == 0)

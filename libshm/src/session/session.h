@@ -26,6 +26,7 @@ struct mpshm__session {
     uint64_t stuck_until;       /* no manager was reached: try again at this time */
     int stuck_for_s;            /* the pause before that; 0 after an answer */
     int stuck_error;            /* why, as an errno */
+    int is_listed;              /* attached for a listing of all sessions */
 };
 
 enum { MPSHM__SESSIONS = 16 };

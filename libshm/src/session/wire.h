@@ -20,8 +20,9 @@ enum mpshm__op {
                          file. There is no answer */
 };
 enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707302 };
-/* A client takes a manager that is silent for so long for stopped. */
-enum { MPSHM__ANSWER_WITHIN_S = 10 };
+/* A client takes a manager that is silent for so long for stopped. A listing asks the managers of
+ * other programs, and meanwhile no other thread of its process uses shared memory. */
+enum { MPSHM__ANSWER_WITHIN_S = 10, MPSHM__LISTED_WITHIN_S = 1 };
 
 struct mpshm__frame {
     uint32_t magic;
