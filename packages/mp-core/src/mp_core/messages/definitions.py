@@ -42,7 +42,6 @@ no identity: it could be another by now.
 
 from __future__ import annotations
 
-import copyreg
 import enum
 import functools
 import importlib
@@ -77,7 +76,7 @@ from mp_core.children.main_module import (
     note_main,
     own_definitions,
 )
-from mp_core.messages import enumerations, main_globals
+from mp_core.messages import aliases, ctypes_classes, enumerations, main_globals
 from mp_core.messages.contents import attributes_of, has_weak_references, lru_cache_wrapper
 from mp_core.messages.function_parts import READS, names_of_globals
 from mp_core.messages.main_globals import Absent, is_handle
@@ -123,6 +122,7 @@ class Pickler(ForkingPickler):
     #: Whether it has named a definition, or sent one; None if there was none.
     has_named: bool | None = None
     _main_only = False
+    _making = 0  # the classes that have not got their attributes yet
     _tried: dict[int, Any]  # whether it is refused, and the thing, by `id`
 
     def reducer_override(self, thing: Any) -> Any:
@@ -143,16 +143,21 @@ class Pickler(ForkingPickler):
             if home := home_of(thing):
                 return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
             # A class that has it gets its attributes last, so it could not be asked for it.
-            if kind is MethodType and type(thing.__func__) is FunctionType:
+            if self._making and kind is MethodType and type(thing.__func__) is FunctionType:
                 return kind, (thing.__func__, thing.__self__)
-        if kind.__name__ == "TypeAliasType" and thing.__module__ == "__main__":  # pickle writes its name only
-            if self.names or self.same_main or main_can_be_imported():
-                return NotImplemented
-            parameters = {"type_params": thing.__type_params__}
-            return copyreg.__newobj_ex__, (kind, (thing.__name__, thing.__value__), parameters)  # type: ignore[attr-defined]
+        if kind is _Made:
+            self._making -= 1
+            return _Made, ()
+        if kind.__name__ == "TypeAliasType" and kind is sys.modules["typing"].TypeAliasType:
+            is_named = self.names or self.same_main or main_can_be_imported() or thing.__module__ != "__main__"
+            return NotImplemented if is_named else aliases.reduce(thing)
         if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
-        if is_found_by_name(thing, self.same_main) or (self._main_only and thing.__module__ not in _OF_MAIN):
+        if is_found_by_name(thing, self.same_main):
+            return NotImplemented
+        if "_ctypes" in (thing.__module__, type(thing).__module__) and (found := ctypes_classes.reduce(thing)):
+            return found
+        if self._main_only and thing.__module__ not in _OF_MAIN:
             return NotImplemented
         if self.names:
             return self._named(thing)
@@ -204,10 +209,6 @@ class Pickler(ForkingPickler):
         length = getattr(thing, "_length_", None) if type(thing).__module__ == "_ctypes" else None
         if length is not None and thing is thing._type_ * length:
             return operator.mul, (thing._type_, length)  # its metaclass makes no class by a call
-        if thing.__module__ == "_ctypes":  # the metaclass of structures has no name there
-            for each in vars(sys.modules["ctypes"]).values():
-                if type(each) is thing:
-                    return type, (each,)
         base = _cloudpickle(thing).Pickler
         if "globals_ref" not in vars(self):
             self.globals_ref: dict[int, Any] = {}
@@ -226,14 +227,15 @@ class Pickler(ForkingPickler):
             own = attributes_of(thing)
             # cloudpickle leaves out what is the very object of a base: the class may have had another one before.
             rest = {name: part for name, part in own.items() if _is_left_out(thing, name, part)}
-            rest.update((name, part) for name, part in attributes.items() if not _is_field(part))
-            if any(map(_is_field, attributes.values())):
-                rest["_fields_"] = rest.pop("_fields_")  # what comes after it would not change the layout
+            rest.update(attributes)
+            if ctypes_classes.is_structure(thing):
+                ctypes_classes.leave_out_fields(rest)
             members: dict[str, Any] = {}
             if isinstance(thing, enum.EnumMeta):
                 make, args, members = enumerations.made, enumerations.parts_of(thing), enumerations.members_of(thing)
                 rest = {name: part for name, part in rest.items() if name not in members}
-            whole = setter, (rest, slots), [*own], members
+            self._making += 1
+            whole = setter, (rest, slots), [*own], members, _Made()
             return _made_class, (_identity(thing), make, args), whole, None, None, _set_class
         make, args, state, _, _, setter = base._dynamic_function_reduce(self, thing)
         if args[1] is not _MAIN:
@@ -270,6 +272,10 @@ def _reduce_file(file: Any) -> Any:
         if file is getattr(sys, name):
             return getattr, (sys, name)
     raise TypeError(f"cannot pickle {type(file).__name__!r} object")
+
+
+class _Made:
+    """Stands at the end of the attributes of a class."""
 
 
 class MainPickler(Pickler):
@@ -472,7 +478,8 @@ def loads_kept(data: bytes) -> tuple[Callable[..., Any], Callable[[], None]]:
 _lock = threading.RLock()
 _identities: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
-_names_of: weakref.WeakKeyDictionary[type, list[str]] = weakref.WeakKeyDictionary()  # of their attributes
+# Of the attributes that a class had before the first message, and that messages have set.
+_names_of: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 _made: weakref.WeakSet[type] = weakref.WeakSet()  # those that messages have made in this process
 
 
@@ -494,7 +501,7 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
     known = _classes.get(identity)
     if known is not None:
         return known
-    made = _made_without_hooks(make, args)
+    made = _made_with_hooks(make, args)
     with _lock:
         kind = _classes.setdefault(identity, made)
         _identities[kind] = identity
@@ -502,17 +509,23 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
     return kind
 
 
-def _made_without_hooks(make: Callable[..., type], args: tuple[Any, ...]) -> type:
-    """Make a class without `__init_subclass__` of bases that travel as it does: what that has done comes with them."""
-    bases = resolve_bases([each for arg in args if isinstance(arg, tuple) for each in arg])
-    hooked = {
-        base: attributes_of(base)["__init_subclass__"]
-        for kind in bases
-        for base in kind.__mro__
-        if base in _identities and "__init_subclass__" in attributes_of(base)
-    }
-    if not hooked:
+def _made_with_hooks(make: Callable[..., type], args: tuple[Any, ...]) -> type:
+    """
+    Make a class, and call `__init_subclass__` of its bases again; not if that wants what stands in the line of the
+    class, and if the bases travel as it does: what it has done to them comes with them.
+    """
+    try:
         return make(*args)
+    except TypeError:
+        bases = resolve_bases([each for arg in args if isinstance(arg, tuple) for each in arg])
+        hooked = {
+            base: attributes_of(base)["__init_subclass__"]
+            for kind in bases
+            for base in kind.__mro__
+            if base in _identities and "__init_subclass__" in attributes_of(base)
+        }
+        if not hooked:
+            raise
     with _lock:
         try:
             for base in hooked:
@@ -531,18 +544,15 @@ def _is_left_out(kind: type, name: str, part: Any) -> bool:
     return _is_plain_name(name, part) and any(attributes_of(base).get(name, Absent) is part for base in kind.__bases__)
 
 
-def _is_field(part: Any) -> bool:
-    """Tell whether ctypes makes this attribute of a structure from its `_fields_`."""
-    return type(part).__name__ == "CField"
-
-
 def _is_plain_name(name: str, part: Any) -> bool:
-    return not name.startswith("__") and type(part) not in (MemberDescriptorType, GetSetDescriptorType)
+    if name.startswith("__"):  # Python sets some of the others
+        return type(part) in (FunctionType, staticmethod, classmethod, property)
+    return type(part) not in (MemberDescriptorType, GetSetDescriptorType) and not ctypes_classes.is_field(part)
 
 
 def _set_class(kind: type, state: Any) -> None:
     if _identities[kind].partition(" ")[0] != str(os.getpid()) and not main_globals.is_own(kind):
-        set_attributes = functools.partial(_set_attributes, kind, *state)
+        set_attributes = functools.partial(_set_attributes, kind, *state[:-1])
         if kind in _made:
             set_attributes()
         else:
@@ -558,15 +568,16 @@ def _set_attributes(
 ) -> None:
     """Set the attributes of a class, and delete those that it had at the fork or by the last message."""
     own = attributes_of(kind)
-    for name in _names_of.get(kind, [*own]):
+    known = _names_of.setdefault(kind, {*own})
+    for name in known:
         if name in own and name not in names and _is_plain_name(name, own[name]):
-            type.__delattr__(kind, name)
-    if any(map(_is_field, own.values())):
+            main_globals.set_attribute(kind, name, Absent)
+    if "_fields_" in own and ctypes_classes.is_structure(kind):
         inner[0].pop("_fields_", None)  # they are set once
     setter(kind, inner)
     if members:
         enumerations.set_members(kind, members)
-    _names_of[kind] = names
+    known.update(names)
 
 
 # What the main module had at a fork: the references to objects by their identities, and with these by `id`.

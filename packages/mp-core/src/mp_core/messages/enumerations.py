@@ -1,49 +1,110 @@
 """Enumerations that travel as their definitions: their members arrive with their values, data and attributes.
 
 cloudpickle would make each member from its value, without the `__new__` and `__init__` that the program has.
+
+Note [The data of a member]
+---------------------------
+A member of `class Price(Decimal, Enum)` is a Decimal. Its data is made as a pickle of a Decimal would make it, by the
+arguments of `__getnewargs__` or of its reduction; what `__init__` and later lines have set follows in `set_members`.
 """
 
 from __future__ import annotations
 
+import copyreg
+from types import BuiltinFunctionType, MemberDescriptorType
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from enum import EnumMeta
     from typing import Any
+
+# What enum itself sets.
+_OF_ENUM = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_", "_inverted_"})
 
 
 def parts_of(kind: EnumMeta) -> tuple[Any, ...]:
     """Return the arguments of `made`. Other names of its members are not among them."""
     members: dict[str, Any] = dict(kind.__members__)
-    data: Any = vars(kind)["_member_type_"]
+    base = _base_of(vars(kind)["_member_type_"])
     whole = {
-        name: (member._value_, data.__getnewargs__(member) if hasattr(data, "__getnewargs__") else ())
-        for name, member in members.items()
-        if name == member.name
+        name: (member._value_, _data_of(base, member)) for name, member in members.items() if name == member._name_
     }
     boundary = getattr(kind, "_boundary_", None)  # of flags
-    return kind.__bases__, kind.__name__, kind.__qualname__, kind.__module__, boundary, whole
+    return type(kind), kind.__bases__, kind.__name__, kind.__qualname__, kind.__module__, boundary, whole
+
+
+def _base_of(data: type) -> Any:
+    """Return the type, written in C, whose `__new__` makes the data: the attributes of others are set later."""
+    return next(each for each in data.__mro__ if type(vars(each).get("__new__", made)) is BuiltinFunctionType)
+
+
+def _data_of(base: Any, member: Any) -> Any:
+    """Return the arguments of `__new__` of its type of data, whether `__init__` gets them too, and its items."""
+    if base is object:
+        return (), False, [], {}
+    if hasattr(base, "__getnewargs__"):
+        return base.__getnewargs__(member), False, [], {}
+    function, args, _, items, pairs = (*base.__reduce_ex__(member, 2), None, None, None)[:5]
+    is_new = function is copyreg.__newobj__  # type: ignore[attr-defined]
+    if not is_new and function is not type(member):
+        raise TypeError(f"{member!r} cannot be sent: a {base.__name__} is pickled by a function of its own")
+    return args[is_new:], not is_new, list(items or ()), dict(pairs or ())
 
 
 def members_of(kind: EnumMeta) -> dict[str, Any]:
-    """Return the name of the member that each name means, and what `__init__` or `__new__` has given it."""
+    """Return the name of the member that each name means, and what `__init__`, `__new__` or a line has given it."""
     members: dict[str, Any] = dict(kind.__members__)
-    return {name: (member.name, _given(member)) for name, member in members.items()}
+    return {name: (member._name_, dict(_given(member))) for name, member in members.items()}
 
 
-def _given(member: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(member).items() if not (name.startswith("_") and name.endswith("_"))}
+def _given(member: Any) -> Iterator[tuple[str, Any]]:
+    for name in [*getattr(member, "__dict__", ()), *_slots_of(type(member))]:
+        if name not in _OF_ENUM and hasattr(member, name) and _can_be_pickled(value := getattr(member, name)):
+            yield name, value
 
 
-def made(bases: tuple[Any, ...], name: str, qualname: str, module: str, boundary: Any, members: dict[str, Any]) -> type:
+def _slots_of(kind: type) -> list[str]:
+    parts = [part for each in kind.__mro__ if "__slots__" in vars(each) for part in vars(each).values()]
+    return [part.__name__ for part in parts if type(part) is MemberDescriptorType]
+
+
+def _can_be_pickled(value: Any) -> bool:
+    """Return False for a lock and the like: a task may well do without."""
+    kind: Any = type(value)
+    is_plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    if is_plain and not (callable(value) or kind in copyreg.dispatch_table):
+        try:
+            value.__reduce_ex__(2)
+        except TypeError:
+            return False
+    return True
+
+
+def made(
+    metaclass: Any,
+    bases: tuple[Any, ...],
+    name: str,
+    qualname: str,
+    module: str,
+    boundary: Any,
+    members: dict[str, Any],
+) -> type:
     """Return an enumeration with these members, which have their values and data, and nothing else yet."""
 
     def make(cls: Any, key: Any) -> Any:
-        value, data = members[key if isinstance(key, str) else key[0]]  # enum wraps that of a tuple
-        member = cls._member_type_.__new__(cls, *data)
+        value, (args, initialises, items, pairs) = members[key if isinstance(key, str) else key[0]]  # of a tuple
+        base = _base_of(cls._member_type_)
+        member = base.__new__(cls, *args)
+        if initialises and base.__init__ is not object.__init__:
+            base.__init__(member, *args)
+        if items:
+            base.extend(member, items)
+        if pairs:
+            base.update(member, pairs)
         member._value_ = value
         return member
 
-    metaclass = type(bases[-1])
     namespace: Any = metaclass.__prepare__(name, bases)
     # In the place of those that its class, or a base, has: these take what stands in the program.
     namespace["__new__"], namespace["__init__"] = make, lambda self, key: None
@@ -61,8 +122,10 @@ def set_members(kind: Any, members: dict[str, Any]) -> None:
     known: dict[str, Any] = kind._member_map_
     for name, (own_name, given) in members.items():
         member = known[own_name]
-        vars(member).update(given)
+        for key, value in given.items():
+            object.__setattr__(member, key, value)
         if name != own_name:
             type.__setattr__(kind, name, member)
-        known.pop(name, None)
-        known[name] = member
+            known[name] = member
+    if [*known] != [*members]:
+        kind._member_map_ = {name: known[name] for name in members}

@@ -167,12 +167,19 @@ def _take_back_class(kind: type, changes: dict[str, tuple[Any, Any]]) -> None:
     for name, (former, value) in changes.items():
         if attributes_of(kind).get(name, Absent) is not value:
             continue  # a task has set it meanwhile
-        if former is Absent:
-            type.__delattr__(kind, name)
-        elif type(kind).__setattr__ is type.__setattr__ or isinstance(kind, enum.EnumMeta):
-            type.__setattr__(kind, name, former)  # an enumeration refuses its members
-        else:
-            setattr(kind, name, former)  # ctypes has its own
+        if former is not value:
+            set_attribute(kind, name, former)
+
+
+def set_attribute(kind: Any, name: str, value: Any) -> None:
+    """Set an attribute of a class, or delete it if the value is `Absent`."""
+    # An enumeration refuses its members; ctypes and other metaclasses written in C have methods of their own for it.
+    metaclass: Any = type(kind)
+    is_of_type = issubclass(metaclass, enum.EnumMeta) or metaclass.__setattr__ is type.__setattr__
+    if value is Absent:
+        type.__delattr__(kind, name) if is_of_type else delattr(kind, name)
+    else:
+        type.__setattr__(kind, name, value) if is_of_type else setattr(kind, name, value)
 
 
 def _states_in(main: dict[str, Any]) -> dict[str, bytes]:
