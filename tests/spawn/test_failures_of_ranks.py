@@ -117,15 +117,20 @@ def test_the_exception_of_a_block_has_a_note_of_the_rank_that_has_failed(start_m
     with pytest.raises(KeyError) as caught, job:
         wait([job.processes[1].sentinel])
         if tells:
-            with pytest.raises(ProcessRaisedException) as failure:
+            with pytest.raises(ProcessRaisedException):
                 job.join()
-            raise KeyError from failure.value
         raise KeyError("what no rank has sent")
     notes = getattr(caught.value, "__notes__", [])
     if tells:
         assert notes == []
     else:
         assert notes[0].startswith("A rank has failed as well: -- Process 1 terminated with"), notes
+
+
+def test_a_block_ends_by_an_exception_that_is_its_own_cause() -> None:
+    error = KeyError("what no rank has sent")
+    with pytest.raises(KeyError), start_processes(ranks.raise_, (ValueError,), 2, join=False):
+        raise error from error
 
 
 def test_exiting_without_a_result_is_a_failure_of_run(start_method: str) -> None:

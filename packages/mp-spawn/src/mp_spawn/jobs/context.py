@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Coroutine
 from multiprocessing.process import BaseProcess
+from types import TracebackType
 from typing import Any, Self
 
-from mp_spawn.errors import ProcessException
+from mp_spawn.errors import ProcessException, exception_of
 from mp_spawn.jobs.job import Job
 from mp_spawn.jobs.running_job import RunningJob
 from mp_spawn.jobs.supervisor import KILL_TO_DEAD, Supervisor
@@ -29,6 +30,8 @@ from mp_spawn.ranks.signals import (
 
 # In seconds: from a signal to this process to the same signal to its group, if there is one.
 TO_THE_GROUP = 0.5
+# From the end of a rank, which a block has seen by a broken connection, until its failure is known.
+TO_BE_KNOWN = 0.1
 
 
 class ProcessContext(RunningJob):
@@ -291,6 +294,29 @@ class ProcessContext(RunningJob):
         True
         """
         self._supervisor.forward(signum)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and kind is not KeyboardInterrupt:  # which the ranks may have got too
+                self._note_failure(error)
+        finally:
+            super().__exit__(kind, error, trace)
+
+    def _note_failure(self, error: BaseException) -> None:
+        """Add a note to the exception of a block if a rank has failed, and nobody was told."""
+        if not self._lock.acquire(timeout=TO_BE_KNOWN):
+            return
+        try:
+            if self._settled:
+                return  # a join has raised it
+            self._supervisor.pass_time(TO_BE_KNOWN)
+            failures = [failure for rank in self._ranks if (failure := self._supervisor.failure(rank)) is not None]
+        finally:
+            self._lock.release()
+        if failures:  # often the reason, as of a wait for what no rank sends any more
+            error.add_note(f"A rank has failed as well: {str(exception_of(failures, [])).strip()}")
 
     def stacks(self) -> dict[int, str]:
         """

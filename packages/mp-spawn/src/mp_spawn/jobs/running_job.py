@@ -6,12 +6,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
-from mp_spawn.errors import ProcessException
 from mp_spawn.output.destinations import Captured, Output
 from mp_spawn.ranks.signals import INTERRUPTED
-
-#: Seconds after which the failure of a rank is known whose broken connection a block has seen.
-TO_BE_KNOWN = 0.1
 
 
 @runtime_checkable
@@ -56,29 +52,14 @@ class RunningJob(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is KeyboardInterrupt:  # which the ranks may have got too
-            self.terminate(INTERRUPTED)
-            return
-        if error is not None:
-            try:
-                self.join(TO_BE_KNOWN)
-            except ProcessException as failure:
-                if not _is_told_by(error, failure):  # often the reason, as of a wait for what no rank sends any more
-                    error.add_note(f"A rank has failed as well: {str(failure).strip()}")
-            finally:
-                self.terminate()
+        if kind is not None:
+            self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)
             return
         try:
             self.join()
         except BaseException:
             self.terminate()
             raise
-
-
-def _is_told_by(error: BaseException | None, failure: BaseException) -> bool:
-    while error is not None and error is not failure:
-        error = error.__cause__ or error.__context__
-    return error is failure
 
 
 def end_late(job: RunningJob, output: Output, seconds: float) -> TimeoutError:
