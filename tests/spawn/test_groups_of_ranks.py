@@ -120,6 +120,15 @@ def test_what_a_failed_rank_has_started_writes_its_last_words(tmp_path: Path, ou
     assert [line.rpartition(" ")[2] for line in out.splitlines()] == ["first", "last"]
 
 
+def test_what_a_failed_rank_has_started_gets_sigterm_however_short_its_time_is(tmp_path: Path) -> None:
+    script = f"(trap 'echo > {tmp_path}/saved; exit' TERM; echo > {tmp_path}/waits; while :; do sleep 0.02; done) & "
+    script += f"while ! [ -e {tmp_path}/waits ]; do sleep 0.02; done; exit 3"
+    with running_command("-n", "1", "--shutdown-timeout", "0.48", "--no-python", "bash", "-c", script) as command:
+        code, err = end_of(command)
+    assert code == 3, err
+    assert (tmp_path / "saved").exists()
+
+
 @pytest.mark.parametrize("ignored", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
 def test_what_a_failed_rank_has_started_ends_before_it_is_started_again(tmp_path: Path, ignored: str) -> None:
     script = tmp_path / "script.py"

@@ -161,6 +161,24 @@ def test_a_line_of_another_rank_does_not_cut_a_progress_line(tmp_path: Path, str
     assert out.endswith(b"whole\n")
 
 
+def test_a_text_takes_the_place_of_the_progress_line_of_its_own_rank(tmp_path: Path) -> None:
+    text = """
+        import os, sys, time
+        for number in range(3):
+            sys.stderr.write("\\r50%")
+            sys.stderr.flush()
+            time.sleep(0.05)  # the two streams are two pipes
+            sys.stderr.write("\\r   \\r")
+            sys.stderr.flush()
+            time.sleep(0.05)
+            print("text", number, flush=True)
+            time.sleep(0.05)
+    """
+    code, out, _ = ended(start(tmp_path, text, "-n", "1", stderr=subprocess.STDOUT))
+    assert code == 0, out
+    assert out.count(b"   \r[rank 0] text ") == 3, out  # and no end of a line in between
+
+
 def test_a_reader_that_has_gone_is_named_once_and_the_ranks_go_on(tmp_path: Path) -> None:
     text = """
         import sys

@@ -77,8 +77,6 @@ class Supervisor:
         self._polled_at = 0.0
         # The ranks to be started again when they, and what they have left, have ended; and when those are killed.
         self._ending: dict[Rank, float] = {}
-        # Failed ranks that have left something, which is to be sent SIGTERM.
-        self._untold: list[Rank] = []
         # From SIGTERM to SIGKILL.
         self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
         self._patience = Patience(min(self._time_to_end, TERM_TO_KILL))
@@ -174,10 +172,13 @@ class Supervisor:
         since = rank.ended_at if rank.has_left() else None
         if since is None:
             return False
-        seconds = self._time_to_end if self.was_told_to_end else min(self._time_to_end, TERM_TO_KILL)
-        if time.monotonic() > since + seconds:
+        if time.monotonic() > since + self._time_of_left():
             rank.signal_left(signal.SIGKILL)
         return True
+
+    def _time_of_left(self) -> float:
+        """Return the seconds from the end of a failed rank to SIGKILL for what it has left."""
+        return self._time_to_end if self.was_told_to_end else min(self._time_to_end, TERM_TO_KILL)
 
     def restart(self, failed: list[tuple[Rank, Failure]], job: Job) -> None:
         """Start ranks again that have failed and ended: at once, since they share what a start costs."""
@@ -280,13 +281,20 @@ class Supervisor:
             self.hears_an_end()
             time.sleep(POLL_EVERY_S)
 
-    def _terminate_left(self) -> None:
-        """Send SIGTERM to what failed ranks have left, if that has had the time for its last words."""
-        now = time.monotonic()
-        for rank in self._untold:
-            if now > (rank.ended_at or now) + LAST_WORDS:
-                rank.signal_left(signal.SIGTERM)
-        self._untold = [rank for rank in self._untold if rank.has_untold]
+    def _terminate_left(self) -> float | None:
+        """
+        Send SIGTERM to what failed ranks have left, if that has had the time for its last words; return the seconds
+        until the next has had it.
+        """
+        now, waits = time.monotonic(), []
+        for rank in self.ranks:
+            if rank.has_untold:
+                left = (rank.ended_at or now) + min(LAST_WORDS, self._time_of_left() / 2) - now
+                if left > 0:
+                    waits.append(left)
+                else:
+                    rank.signal_left(signal.SIGTERM)
+        return min(waits, default=None)
 
     def text(self, rank: int, stream: str) -> str:
         return "" if self.job is None else self.job.output.text(rank, stream)
@@ -315,9 +323,9 @@ class Supervisor:
 
     def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
         """Handle the events so far; *late* says that the last poll was not just now."""
-        if self._untold:
-            self._terminate_left()
-            timeout = LAST_WORDS if timeout is None else min(timeout, LAST_WORDS)
+        left = self._terminate_left()
+        if left is not None:
+            timeout = left if timeout is None else min(timeout, left)
         if self._is_to_end() and self.job is not None and self.job.output.is_writing():
             # Ranks that wait for a reader who does not read would not end.
             timeout = LOOK_FOR_READER if timeout is None else min(timeout, LOOK_FOR_READER)
@@ -325,7 +333,6 @@ class Supervisor:
                 self.job.output.discard()
         changed = events.poll(timeout, self._polled_at if late else None)
         self._polled_at = events.polled_at
-        self._untold += [rank for rank in changed if rank.has_untold and rank not in self._untold]
         return changed
 
     def finish(self) -> None:

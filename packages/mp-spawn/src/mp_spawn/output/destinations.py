@@ -379,8 +379,8 @@ class Prefix(Piped):
             self._write(rank, stream, rest)
 
     def _is_shown(self, rank: int, stream: str) -> bool:
-        """Tell whether the line that has not ended is of this stream of a rank."""
-        return any(owner == (rank, stream) for owner, _ in self._open.values())
+        """Tell whether the line that has not ended, where it would go on, is of this stream of a rank."""
+        return bool(self._open) and self._open.get(_file_of(stream), ((), False))[0] == (rank, stream)
 
     def prefix(self, rank: int) -> str:
         """Return the text before each line of a rank."""
@@ -397,8 +397,7 @@ class Prefix(Piped):
         prefix = label.encode(errors="backslashreplace")
         try:
             # In one call, so that the output of another thread's print is before or after it.
-            file = _identity(target) or stream
-            write_to(target, self._marked(file, (rank, stream), data, prefix) if prefix else data)
+            write_to(target, self._marked(_file_of(stream), (rank, stream), data, prefix) if prefix else data)
         except (OSError, ValueError) as error:
             # The reader has gone or the disk is full, which must not stop the ranks.
             if stream not in self._is_gone:
@@ -408,10 +407,14 @@ class Prefix(Piped):
     def _marked(self, file: object, owner: tuple[int, str], data: bytes, prefix: bytes) -> bytes:
         """Return *data* with the prefix at the start of each line, after the end of another stream's line."""
         last, has_returned = self._open.pop(file, (None, False))
-        head = b"" if last in (None, owner) else b"\n"
+        # The text of a rank takes the place of its own progress line, as `tqdm.write` would have it.
+        goes_on = last in (None, owner) or (has_returned and last is not None and last[0] == owner[0])
+        head = b"" if goes_on else b"\n"
         if last != owner or (has_returned and data[:1] != b"\n"):
             head += prefix
         body, newline = data.removesuffix(b"\n"), data[-1:] == b"\n"
+        for other in [place for place, (whose, _) in self._open.items() if whose == owner]:
+            del self._open[other]  # the program has put another stream there meanwhile
         if not newline:
             self._open[file] = owner, data[-1:] == b"\r"
         if b"\r" in body:
@@ -479,11 +482,18 @@ def _lock_of(raw: Any) -> threading.Lock:
     return threading.Lock() if identity is None else _locks.setdefault(identity, threading.Lock())
 
 
+def _file_of(stream: str) -> object:
+    """Return the file to which standard output or error goes; the name of one that is no file, as in a notebook."""
+    target = getattr(sys, stream)
+    buffer = getattr(target, "buffer", None)
+    return (_identity(getattr(buffer, "raw", buffer)) or _identity(target) or stream) if buffer else stream
+
+
 def _identity(file: Any) -> tuple[int, int] | None:
     """Return what two descriptors of one file have in common; None for an object that has no descriptor."""
     try:
         found = os.fstat(file.fileno())
-    except (AttributeError, OSError, ValueError):
+    except Exception:  # of any object that a program has put there
         return None
     return found.st_dev, found.st_ino
 

@@ -16,7 +16,7 @@ A terminal, `timeout` and most schedulers signal a whole process group. Every pr
 
 What a rank of the command has started, and not put into a group of its own, gets from the command what a terminal
 sends to a group; under `--no-python`, where the rank may be a shell that passes nothing on, each signal. When the rank
-fails, it gets SIGTERM and, at the end of the time, SIGKILL (`process_group.py`).
+fails, it gets SIGTERM half a second later and, at the end of the time, SIGKILL (`process_group.py`).
 
 Only the mask is changed on the way, never a disposition: a signal that the program ignores (nohup, a job in the
 background of a shell) is ignored by its ranks. Each rank restores the mask before any of the user's code runs.
