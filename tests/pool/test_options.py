@@ -151,6 +151,32 @@ def test_starts_that_the_system_refused_do_not_count_as_workers_that_died(
         assert pool.map(tasks.square, range(10)) == [n * n for n in range(10)]
 
 
+def test_the_time_of_a_shortage_counts_from_the_end_of_the_last_worker(
+    ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [0]
+
+    def refuse() -> None:
+        refused[0] += 1
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    monkeypatch.setattr(workers, "RETRY", 0.001)
+    with ctx.Pool(2) as pool:
+        assert until(pool._scheduler.is_ready, tasks.PATIENCE)
+        first, second = _pids(pool)
+        with monkeypatch.context() as patch:
+            patch.setattr(pool._scheduler.dispatcher, "start_worker", refuse)
+            os.kill(first, signal.SIGKILL)
+            assert until(lambda: refused[0] > workers.ATTEMPTS, tasks.PATIENCE)
+            pool._scheduler._refused_since = 0.0  # the second has worked for so long
+            before = refused[0]
+            assert until(lambda: refused[0] > before + 1, tasks.PATIENCE)
+            before = refused[0]
+            os.kill(second, signal.SIGKILL)
+            assert until(lambda: refused[0] > before + 100, tasks.PATIENCE)
+        assert pool.apply(tasks.square, (3,)) == 9
+
+
 @both
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_pool_without_a_worker_outlives_a_short_shortage(

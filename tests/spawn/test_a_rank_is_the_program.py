@@ -229,12 +229,16 @@ def test_a_rank_that_multiprocessing_starts_is_the_program_as_well(tmp_path: Pat
     assert set(found) == set(expected["questions in order"])  # type: ignore[call-overload]
 
 
+ODD = "raise type('Odd', (Exception,), {{'{}': property(lambda _: 1 / 0)}})('text')"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "err"),
     [
         ("import sys; sys.exit(256)", 1, "sys.exit(256)"),
         ("import sys; del sys.excepthook; raise ValueError('no hook')", 1, "ValueError: no hook\n"),
-        ("raise type('Odd', (Exception,), {'__traceback__': property(lambda _: 1 / 0)})('text')", 1, "Odd: text\n"),
+        (ODD.format("__traceback__"), 1, "): Odd: text\n"),
+        (ODD.format("__cause__"), 1, "): Odd: text\n"),
         ("import sys; sys.exit(2**70)", 255, "exit code 255"),
         ("import sys; sys.exit(-(2**63))", 1, "sys.exit(-9223372036854775808)"),
         ("import sys; sys.exit('the reason')", 1, "the reason\n"),

@@ -495,6 +495,8 @@ class EngineContext(RunningJob):
         self._attempt += 1
         for failure in self._failures:
             self._writer.sink.add(failure.rank, failure.for_file())
+            if failure is not first:
+                logger.warning("%s", failure.describe())
         text = first.for_file().rstrip()
         logger.warning("%s; all ranks are started again (%d of %d)", text, self._attempt, plan.max_restarts)
         self._past += self._failures

@@ -120,7 +120,8 @@ class Admission:
         try:
             self._starts = True
             _running.add(scheduler)
-            self._check_open()  # `_at_exit` finds it there, or has begun before
+            if _exiting:  # otherwise `_at_exit` finds it there
+                raise RuntimeError(AT_EXIT)
             scheduler.start()
         finally:
             # Without a call, before which a signal handler could raise.

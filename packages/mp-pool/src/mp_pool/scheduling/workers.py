@@ -97,7 +97,7 @@ class Workers:
     def _fill(self) -> None:
         """Start workers until there are `wanted`."""
         if len(self.dispatcher.workers) >= self.wanted:
-            self._retry_at = None
+            self._retry_at, self._refused_starts = None, 0
             return
         now = time.monotonic()
         if self._retry_at is not None and now < self._retry_at:
@@ -111,7 +111,7 @@ class Workers:
                 if is_of_handler(error):
                     raise
                 # Memory, descriptors or processes are short now. The running workers go on.
-                if not self._refused_starts:
+                if not self._refused_starts or self.dispatcher.workers:
                     self._refused_since = now
                 self._refused_starts += 1
                 longest = SHORTAGE if self._has_run and isinstance(error, OSError | MemoryError | EOFError) else 0.0
@@ -229,7 +229,7 @@ class Workers:
                 note_task(error, task, f"worker {worker.pid}")
                 if out_of_memory:
                     _note_memory(error, before)
-                if worker.was_cut_off:
+                if worker.was_cut_off and exitcode == -signal.SIGKILL:
                     error.add_note("the pool has killed it: its main thread had ended, or closed its ring")
                 if stack:
                     error.add_note(f"Python stack of the worker:\n{stack}")

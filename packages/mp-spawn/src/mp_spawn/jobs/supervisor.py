@@ -211,6 +211,8 @@ class Supervisor:
         for failure in filter(None, map(self.failure, self.ranks)):
             self.past.append(failure)
             job.output.add(failure.rank, failure.for_file())
+            if failure.rank != first.rank:  # often since the first one has gone
+                logger.warning("%s", failure.describe())
         text = first.for_file().rstrip()
         logger.warning("%s; all ranks are started again (%d of %d)", text, again, job.max_restarts)
         for rank in self.ranks:

@@ -139,7 +139,8 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         if lacks_guard(error):
             leave()
         blob = _pickled(spec.by_value, _error, error, spec.payload.forked)
-        trace = without_us(error.__traceback__) or error.__traceback__
+        found = sys.exc_info()[2]  # a class may have a property of the name that its instances have this by
+        trace = without_us(found) or found
         reporter.send(Kind.RAISED, text_of(error, trace), blob)
         sys.exit(1)
 
@@ -170,19 +171,19 @@ def _die_of(signum: signal.Signals) -> None:
 
 def text_of(error: BaseException, trace: TracebackType | None) -> str:
     """Return the error in one line, and below it the traceback *trace*."""
-    before = sys.path[:]
-    # A script's folder comes first, and may have a token.py, which the standard library's `tokenize` would import.
-    library = os.path.dirname(os.__file__)
-    sys.path[:0] = library, os.path.join(library, "lib-dynload")
+    before: Any = sys.path
     try:
+        # A script's folder comes first, and may have a token.py, which the standard library's `tokenize` would import.
+        library = os.path.dirname(os.__file__)
+        sys.path = [library, os.path.join(library, "lib-dynload"), *before]
         import traceback  # only a rank that fails needs it
 
         summary = traceback.TracebackException(type(error), error, trace)
         return _reason(error) + "\n" + "".join(summary.format())
-    except (ImportError, AttributeError) as missing:  # the program has changed its root, its user, or a module
+    except Exception as missing:  # the program has changed its root, its user, a module or what exceptions are
         return f"{_reason(error)}\nNo traceback, for want of its module: {missing}\n{_reason(error)}\n"
     finally:
-        sys.path[:] = before
+        sys.path = before
 
 
 def _reason(error: BaseException) -> str:
