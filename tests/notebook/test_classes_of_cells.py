@@ -313,6 +313,30 @@ def test_what_is_added_to_a_class_and_deleted_reaches_its_workers_and_harms_no_o
     assert succeeded(run_python("-", method, stdin=CHANGES)) == "as here\n"
 
 
+PROXY = """
+import sys
+import mp_all as mp
+
+class Thing: pass
+
+def child(mapping): mapping["a thing"] = Thing()
+
+context = mp.get_context(sys.argv[1])
+with context.Manager() as manager:
+    mapping = manager.dict()
+    process = context.Process(target=child, args=(mapping,))
+    process.start()
+    process.join()
+    assert type(mapping["a thing"]) is Thing
+    print("as here")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_process_that_has_only_a_proxy_sends_definitions_to_the_manager(method: str) -> None:
+    assert succeeded(run_python("-", method, stdin=PROXY)) == "as here\n"
+
+
 PATCHED = """
 import sys
 import mp_all as mp

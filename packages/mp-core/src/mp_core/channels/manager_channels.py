@@ -46,6 +46,7 @@ from multiprocessing import connection, managers
 from multiprocessing.connection import Connection
 
 from mp_core.channels import channel_connections
+from mp_core.children.inheritance import with_state
 from mp_core.sharing import backend, by_value
 from mp_core.system.handler_errors import is_of_handler
 
@@ -65,7 +66,7 @@ class _Serializer(str):
     """The name of a pair of listener and client whose connections may become channels."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _serializer, ()
+        return with_state(_serializer, ())  # a child may have no connection but that of a proxy
 
 
 def _serializer() -> str:

@@ -40,7 +40,14 @@ def has_signal(pid: int | str, number: int, *sets: str) -> bool | None:
     >>> has_signal(os.getpid(), signal.SIGKILL, "SigBlk", "SigIgn", "SigCgt")
     False
     """
+    found = signals_of(pid, *sets)
+    return None if found is None else number in found
+
+
+def signals_of(pid: int | str, *sets: str) -> set[int] | None:
+    """Return the signals in any of these sets of a process, as `has_signal` names them."""
     fields = dict(line.split(":\t", 1) for line in lines_of_kernel_file(f"/proc/{pid}/status") if ":\t" in line)
     if fields.get("State", "Z")[0] in "ZX":
         return None
-    return any(int(fields.get(name, "0"), 16) >> (number - 1) & 1 for name in sets)
+    bits = [int(fields.get(name, "0"), 16) for name in sets]
+    return {number for number in range(1, 65) if any(each >> (number - 1) & 1 for each in bits)}

@@ -173,7 +173,7 @@ def text_of(error: BaseException, trace: TracebackType | None) -> str:
     """Return the error in one line, and below it the traceback *trace*."""
     before: Any = sys.path
     try:
-        # A script's folder comes first, and may have a token.py, which the standard library's `tokenize` would import.
+        # A script's folder comes first, and may have modules of the names that the standard library's would import.
         library = os.path.dirname(os.__file__)
         sys.path = [library, os.path.join(library, "lib-dynload"), *before]
         import traceback  # only a rank that fails needs it

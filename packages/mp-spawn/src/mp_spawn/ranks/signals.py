@@ -48,7 +48,7 @@ from types import FrameType
 from typing import Any, Self
 
 from mp_core.system.descriptor import hold_both_ends
-from mp_core.system.kernel_files import has_signal
+from mp_core.system.kernel_files import has_signal, signals_of
 from mp_core.system.weak_sets import members
 
 # Without those that an instruction of the process itself raises, and the one for its children.
@@ -320,7 +320,7 @@ def sent_to(pid: int) -> frozenset[int]:
     >>> sent_to(os.getpid())
     frozenset()
     """
-    return frozenset(int(signum) for signum in ENDING if has_signal(pid, signum, "SigPnd", "ShdPnd"))
+    return frozenset(map(int, ENDING)) & (signals_of(pid, "SigPnd", "ShdPnd") or set())
 
 
 def take_missed(before: frozenset[int]) -> None:
