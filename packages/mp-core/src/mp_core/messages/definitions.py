@@ -148,7 +148,7 @@ class Pickler(ForkingPickler):
         if kind is _Made:
             self._making -= 1
             return _Made, ()
-        if kind.__name__ == "TypeAliasType" and kind is sys.modules["typing"].TypeAliasType:
+        if kind.__name__ == "TypeAliasType" and kind is getattr(sys.modules.get("typing"), kind.__name__, None):
             is_named = self.names or self.same_main or main_can_be_imported() or thing.__module__ != "__main__"
             return NotImplemented if is_named else aliases.reduce(thing)
         if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
