@@ -217,6 +217,22 @@ def test_an_initializer_that_always_dies_ends_the_pool(kind: str, ctx: BaseConte
         assert (error.exitcode, error.function) == (3, "its start or initializer")
 
 
+def be_killed_thrice_and_fail_once(folder: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    starts = len(os.listdir(folder))
+    if starts <= 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if starts == 4:
+        raise LookupError("no such device")
+
+
+@both
+def test_one_failure_after_three_kills_does_not_end_the_pool(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    with tasks.either(kind, ctx, 1, initializer=be_killed_thrice_and_fail_once, initargs=(str(tmp_path),)) as pool:
+        assert tasks.outcome(pool.submit(tasks.square, 3)) == 9
+    assert len(os.listdir(tmp_path)) == 5
+
+
 @both
 def test_workers_that_always_end_before_their_first_task_end_the_pool(
     kind: str, ctx: BaseContext, tmp_path: Path
