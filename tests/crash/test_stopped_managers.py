@@ -167,7 +167,7 @@ REPORT = """
         (theirs,) = managers(FOLDER)
         keep, queue = mp.shared.full(10_000, 5.0), mp.SimpleQueue()
         os.kill(theirs, signal.SIGSTOP)
-        report = threading.Thread(target=mp.memory_report)
+        report = threading.Thread(target=lambda: (mp.memory_report(), mp.list_segments()))
         since = time.monotonic()
         report.start()
         while report.is_alive():

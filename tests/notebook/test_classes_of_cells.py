@@ -180,6 +180,32 @@ def ask():
     ]
 """
 
+SLOTS = """
+class Vector:
+    __slots__ = ("x", "__hidden")
+    def __init__(self, x): self.x, self.__hidden = x, 5
+    def hidden(self): return self.__hidden
+class Weak(Vector):
+    __slots__ = ("w", "__weakref__")
+class Only:
+    __slots__ = "only"
+@dataclasses.dataclass(slots=True)
+class Data:
+    a: int
+    b: int = 2
+class Row(__import__("typing").NamedTuple):
+    a: int = 3
+
+def same(*things): return things
+
+def ask():
+    if mp.parent_process() is None:
+        first, second, third = pool.apply(same, (Vector(1), Weak(2), Data(3)))
+        assert (first.x, second.x, third, type(first)) == (1, 2, Data(3), Vector)
+    thing = Vector(1)
+    return thing.x, thing.hidden(), hasattr(thing, "__dict__"), hasattr(Only(), "__dict__"), Data(1), Row()
+"""
+
 STRUCTURES = """
 class Point(ctypes.Structure):
     _pack_ = 1
@@ -232,8 +258,8 @@ def ask(given: Names[str] = 3, other: Json = 4, third: Unknown = 5) -> Names[str
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "program",
-    [METHODS_IN_CLASSES, SUBCLASSES, ENUMERATIONS, STRUCTURES],
-    ids=["methods", "subclasses", "enums", "ctypes"],
+    [METHODS_IN_CLASSES, SUBCLASSES, ENUMERATIONS, SLOTS, STRUCTURES],
+    ids=["methods", "subclasses", "enums", "slots", "ctypes"],
 )
 def test_a_class_of_a_program_without_a_file_is_the_same_in_its_worker(method: str, program: str) -> None:
     assert ask(method, program) == "as here\n"

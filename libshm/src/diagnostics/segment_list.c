@@ -53,6 +53,7 @@ static void list_session(const unsigned char *id, void *arg)
      * show. */
     if (mpshm__session_attach(id, mpshm__is_own_session(id), &session) < 0)
         return;
+    session->is_listed = !was_there;
     for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
         uint64_t nonce = atomic_load(&session->control->segments[i].nonce[0]);
         struct mpshm__segment *segment;

@@ -36,7 +36,7 @@ def reduce(thing: Any) -> Any:
         pointed = getattr(thing, "_type_", None)
         return (ctypes.POINTER, (pointed,)) if pointed and ctypes.POINTER(pointed) is thing else None
     if issubclass(thing, ctypes._CFuncPtr) and hasattr(thing, "_argtypes_"):
-        types = thing._restype_, *thing._argtypes_
+        types = getattr(thing, "_restype_", None), *thing._argtypes_
         return (ctypes.CFUNCTYPE, types) if ctypes.CFUNCTYPE(*types) is thing else None
     natives = [each for each in vars(ctypes).values() if isinstance(each, type)]
     orders = [(each, order) for order in ("__ctype_be__", "__ctype_le__") for each in natives]

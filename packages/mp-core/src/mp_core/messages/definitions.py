@@ -94,6 +94,7 @@ if TYPE_CHECKING:
 
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
+_PLAIN = (int, float, str, bytes, bool, type(None))
 _OF_CACHE = ("__wrapped__", "cache_parameters")
 #: The reducers of multiprocessing for what has functions in it.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
@@ -142,8 +143,7 @@ class Pickler(ForkingPickler):
         if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self):
             if home := home_of(thing):
                 return getattr, (home, thing.__name__)  # as a function that travels by its name would use it
-            # A class that has it gets its attributes last, so it could not be asked for it.
-            if self._making and kind is MethodType and type(thing.__func__) is FunctionType:
+            if kind is MethodType and type(thing.__func__) is FunctionType and not self._has_name(thing):
                 return kind, (thing.__func__, thing.__self__)
         if kind is _Made:
             self._making -= 1
@@ -192,6 +192,27 @@ class Pickler(ForkingPickler):
         refused: bool = tried[id(thing)][0]
         return refused
 
+    def _has_name(self, method: Any) -> bool:
+        """Tell whether the receiver finds a method by asking its object: a class gets its attributes last."""
+        own = method.__self__
+        found = None if self._making else getattr(own if isinstance(own, type) else type(own), method.__name__, None)
+        return found is not None and getattr(found, "__func__", found) is method.__func__
+
+    def _can_be_pickled(self, value: Any) -> bool:
+        """Tell whether what a member of an enumeration has can be pickled; it may refer to that."""
+        tried: dict[int, Any] = vars(self).setdefault("_tried", {})
+        if type(value) not in _PLAIN and id(value) not in tried:
+            tried[id(value)] = False, value  # while it is tried
+            trial = _Trial(io.BytesIO(), 5)
+            trial._tried = tried
+            try:
+                trial.dump(value)
+            except Exception as error:
+                if is_of_handler(error):
+                    raise
+                tried[id(value)] = True, value
+        return not tried.get(id(value), (False,))[0]
+
     def _named(self, thing: Any) -> Any:
         """Return what stands for a definition that the receiver has since its fork, with all that it needs."""
         assert self.inheritance is not None
@@ -232,8 +253,12 @@ class Pickler(ForkingPickler):
                 ctypes_classes.leave_out_fields(rest)
             members: dict[str, Any] = {}
             if isinstance(thing, enum.EnumMeta):
-                make, args, members = enumerations.made, enumerations.parts_of(thing), enumerations.members_of(thing)
+                make, args = enumerations.made, enumerations.parts_of(thing)
+                members = enumerations.members_of(thing, self._can_be_pickled)
                 rest = {name: part for name, part in rest.items() if name not in members}
+            elif "__slots__" in own and not issubclass(thing, tuple):  # cloudpickle would set it when it has no effect
+                args = *args[:3], {**args[3], "__slots__": own["__slots__"]}, *args[4:]
+                rest = {name: part for name, part in rest.items() if type(part) is not MemberDescriptorType}
             self._making += 1
             whole = setter, (rest, slots), [*own], members, _Made()
             return _made_class, (_identity(thing), make, args), whole, None, None, _set_class
@@ -478,7 +503,7 @@ def loads_kept(data: bytes) -> tuple[Callable[..., Any], Callable[[], None]]:
 _lock = threading.RLock()
 _identities: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 _classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
-# Of the attributes that a class had before the first message, and that messages have set.
+# Of the attributes that the last message has set.
 _names_of: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 _made: weakref.WeakSet[type] = weakref.WeakSet()  # those that messages have made in this process
 
@@ -511,12 +536,14 @@ def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...])
 
 def _made_with_hooks(make: Callable[..., type], args: tuple[Any, ...]) -> type:
     """
-    Make a class, and call `__init_subclass__` of its bases again; not if that wants what stands in the line of the
-    class, and if the bases travel as it does: what it has done to them comes with them.
+    Make a class, and call `__init_subclass__` of its bases again; not if that wants what the class gets later, or what
+    stands in its line, and if the bases travel as it does: what it has done to them comes with them.
     """
     try:
         return make(*args)
-    except TypeError:
+    except Exception as error:
+        if is_of_handler(error):
+            raise
         bases = resolve_bases([each for arg in args if isinstance(arg, tuple) for each in arg])
         hooked = {
             base: attributes_of(base)["__init_subclass__"]
@@ -568,8 +595,7 @@ def _set_attributes(
 ) -> None:
     """Set the attributes of a class, and delete those that it had at the fork or by the last message."""
     own = attributes_of(kind)
-    known = _names_of.setdefault(kind, {*own})
-    for name in known:
+    for name in _names_of.get(kind, {*own}) | main_globals.restored(kind):
         if name in own and name not in names and _is_plain_name(name, own[name]):
             main_globals.set_attribute(kind, name, Absent)
     if "_fields_" in own and ctypes_classes.is_structure(kind):
@@ -577,7 +603,7 @@ def _set_attributes(
     setter(kind, inner)
     if members:
         enumerations.set_members(kind, members)
-    known.update(names)
+    _names_of[kind] = {*names}
 
 
 # What the main module had at a fork: the references to objects by their identities, and with these by `id`.

@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, MemberDescriptorType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from enum import EnumMeta
     from typing import Any
 
@@ -52,32 +52,31 @@ def _data_of(base: Any, member: Any) -> Any:
     return args[is_new:], not is_new, list(items or ()), dict(pairs or ())
 
 
-def members_of(kind: EnumMeta) -> dict[str, Any]:
-    """Return the name of the member that each name means, and what `__init__`, `__new__` or a line has given it."""
+def members_of(kind: EnumMeta, can_be_pickled: Callable[[Any], bool]) -> dict[str, Any]:
+    """
+    Return the name of the member that each name means, and what `__init__`, `__new__` or a line has given it: its
+    attributes, and those in slots. A task may well do without what cannot be pickled.
+    """
     members: dict[str, Any] = dict(kind.__members__)
-    return {name: (member._name_, dict(_given(member))) for name, member in members.items()}
+    found = {}
+    for name, member in members.items():
+        own = {key: value for key, value in getattr(member, "__dict__", {}).items() if key not in _OF_ENUM}
+        slots = {key: slot.__get__(member) for key, slot in _slots_of(type(member)).items() if _has(slot, member)}
+        given = [{key: value for key, value in each.items() if can_be_pickled(value)} for each in (own, slots)]
+        found[name] = member._name_, *given
+    return found
 
 
-def _given(member: Any) -> Iterator[tuple[str, Any]]:
-    for name in [*getattr(member, "__dict__", ()), *_slots_of(type(member))]:
-        if name not in _OF_ENUM and hasattr(member, name) and _can_be_pickled(value := getattr(member, name)):
-            yield name, value
-
-
-def _slots_of(kind: type) -> list[str]:
+def _slots_of(kind: type) -> dict[str, Any]:
     parts = [part for each in kind.__mro__ if "__slots__" in vars(each) for part in vars(each).values()]
-    return [part.__name__ for part in parts if type(part) is MemberDescriptorType]
+    return {part.__name__: part for part in parts if type(part) is MemberDescriptorType}
 
 
-def _can_be_pickled(value: Any) -> bool:
-    """Return False for a lock and the like: a task may well do without."""
-    kind: Any = type(value)
-    is_plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    if is_plain and not (callable(value) or kind in copyreg.dispatch_table):
-        try:
-            value.__reduce_ex__(2)
-        except TypeError:
-            return False
+def _has(slot: Any, member: Any) -> bool:
+    try:
+        slot.__get__(member)
+    except AttributeError:
+        return False
     return True
 
 
@@ -111,7 +110,8 @@ def made(
     namespace["__module__"], namespace["__qualname__"] = module, qualname
     for each in members:
         namespace[each] = each
-    kind: type = metaclass.__new__(metaclass, name, bases, namespace, boundary=boundary)
+    options = {} if boundary is None else {"boundary": boundary}
+    kind: type = metaclass(name, bases, namespace, **options)
     for each in {"__init__", "__new_member__"} & vars(kind).keys():
         type.__delattr__(kind, each)
     return kind
@@ -120,10 +120,13 @@ def made(
 def set_members(kind: Any, members: dict[str, Any]) -> None:
     """Set what `members_of` has returned; the names are in the order of the program then."""
     known: dict[str, Any] = kind._member_map_
-    for name, (own_name, given) in members.items():
+    for name, (own_name, given, in_slots) in members.items():
         member = known[own_name]
-        for key, value in given.items():
-            object.__setattr__(member, key, value)
+        if given:
+            vars(member).update(given)  # a property may have the name of one
+        slots = _slots_of(type(member)) if in_slots else {}
+        for key, value in in_slots.items():
+            slots[key].__set__(member, value)
         if name != own_name:
             type.__setattr__(kind, name, member)
             known[name] = member

@@ -15,7 +15,6 @@ made of one stays:
 
 from __future__ import annotations
 
-import enum
 import pickle
 import sys
 import weakref
@@ -50,6 +49,7 @@ forks: set[str] = set()
 # new ones.
 _before: dict[str, Any] = {}
 _classes_before: dict[type, dict[str, tuple[Any, Any]]] = {}
+_restored: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 
 _HANDLES = (
     ("multiprocessing.pool", "Pool"),
@@ -169,17 +169,27 @@ def _take_back_class(kind: type, changes: dict[str, tuple[Any, Any]]) -> None:
             continue  # a task has set it meanwhile
         if former is not value:
             set_attribute(kind, name, former)
+            _restored.setdefault(kind, set()).add(name)
+
+
+def restored(kind: type) -> set[str]:
+    """Return, once, the names of the attributes that were taken back: the next message may be without them."""
+    return _restored.pop(kind, set())
 
 
 def set_attribute(kind: Any, name: str, value: Any) -> None:
     """Set an attribute of a class, or delete it if the value is `Absent`."""
-    # An enumeration refuses its members; ctypes and other metaclasses written in C have methods of their own for it.
-    metaclass: Any = type(kind)
-    is_of_type = issubclass(metaclass, enum.EnumMeta) or metaclass.__setattr__ is type.__setattr__
+    # A metaclass of a program, or of enumerations, may refuse; those of ctypes have to do it themselves.
     if value is Absent:
-        type.__delattr__(kind, name) if is_of_type else delattr(kind, name)
-    else:
-        type.__setattr__(kind, name, value) if is_of_type else setattr(kind, name, value)
+        try:
+            type.__delattr__(kind, name)
+        except TypeError:
+            delattr(kind, name)
+        return
+    try:
+        type.__setattr__(kind, name, value)
+    except TypeError:
+        setattr(kind, name, value)
 
 
 def _states_in(main: dict[str, Any]) -> dict[str, bytes]:

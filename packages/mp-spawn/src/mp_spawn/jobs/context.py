@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Self
@@ -316,7 +317,8 @@ class ProcessContext(RunningJob):
         finally:
             self._lock.release()
         if failures:  # often the reason, as of a wait for what no rank sends any more
-            error.add_note(f"A rank has failed as well: {str(exception_of(failures, [])).strip()}")
+            with suppress(Exception):  # of an exception that takes no notes
+                error.add_note(f"A rank has failed as well: {str(exception_of(failures, [])).strip()}")
 
     def stacks(self) -> dict[int, str]:
         """

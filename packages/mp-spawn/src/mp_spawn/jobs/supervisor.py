@@ -173,7 +173,8 @@ class Supervisor:
         if since is None:
             return False
         if time.monotonic() > since + self._time_of_left():
-            rank.signal_left(signal.SIGKILL)
+            # First the one and then, when it is looked at again, the other.
+            rank.signal_left(signal.SIGTERM if rank.has_untold else signal.SIGKILL)
         return True
 
     def _time_of_left(self) -> float:
