@@ -122,16 +122,22 @@ def count_and_fail(folder: str) -> None:
     raise LookupError("no such device")
 
 
+class Refusal:
+    """Refuses to start a worker, as a system without descriptors does, and counts the attempts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        monkeypatch.setattr(workers, "RETRY", 0.001)
+
+    def __call__(self) -> None:
+        self.count += 1
+        raise OSError(errno.EMFILE, "no descriptor")
+
+
 def test_starts_that_the_system_refused_do_not_count_as_workers_that_died(
     ctx: BaseContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, refused = tmp_path / "go", [0]
-
-    def refuse() -> None:
-        refused[0] += 1
-        raise OSError(errno.EMFILE, "no descriptor")
-
-    monkeypatch.setattr(workers, "RETRY", 0.001)
+    path, refusal = tmp_path / "go", Refusal(monkeypatch)
     path.touch()
     with ctx.Pool(2, tasks.wait_for, (str(path),)) as pool:
         scheduler = pool._scheduler
@@ -140,9 +146,9 @@ def test_starts_that_the_system_refused_do_not_count_as_workers_that_died(
         path.unlink()
         before = _pids(pool)
         with monkeypatch.context() as patch:
-            patch.setattr(scheduler.dispatcher, "start_worker", refuse)
+            patch.setattr(scheduler.dispatcher, "start_worker", refusal)
             os.kill(min(before), signal.SIGKILL)
-            assert until(lambda: refused[0] >= 2 * workers.KILLED, tasks.PATIENCE)
+            assert until(lambda: refusal.count >= 2 * workers.KILLED, tasks.PATIENCE)
         assert until(lambda: _pids(pool) - before, tasks.PATIENCE)
         (starting,) = _pids(pool) - before
         os.kill(starting, signal.SIGKILL)
@@ -154,26 +160,20 @@ def test_starts_that_the_system_refused_do_not_count_as_workers_that_died(
 def test_the_time_of_a_shortage_counts_from_the_end_of_the_last_worker(
     ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = [0]
-
-    def refuse() -> None:
-        refused[0] += 1
-        raise OSError(errno.EMFILE, "no descriptor")
-
-    monkeypatch.setattr(workers, "RETRY", 0.001)
+    refusal = Refusal(monkeypatch)
     with ctx.Pool(2) as pool:
         assert until(pool._scheduler.is_ready, tasks.PATIENCE)
         first, second = _pids(pool)
         with monkeypatch.context() as patch:
-            patch.setattr(pool._scheduler.dispatcher, "start_worker", refuse)
+            patch.setattr(pool._scheduler.dispatcher, "start_worker", refusal)
             os.kill(first, signal.SIGKILL)
-            assert until(lambda: refused[0] > workers.ATTEMPTS, tasks.PATIENCE)
+            assert until(lambda: refusal.count > workers.ATTEMPTS, tasks.PATIENCE)
             pool._scheduler._refused_since = 0.0  # the second has worked for so long
-            before = refused[0]
-            assert until(lambda: refused[0] > before + 1, tasks.PATIENCE)
-            before = refused[0]
+            before = refusal.count
+            assert until(lambda: refusal.count > before + 1, tasks.PATIENCE)
+            before = refusal.count
             os.kill(second, signal.SIGKILL)
-            assert until(lambda: refused[0] > before + 100, tasks.PATIENCE)
+            assert until(lambda: refusal.count > before + 100, tasks.PATIENCE)
         assert pool.apply(tasks.square, (3,)) == 9
 
 
@@ -182,22 +182,16 @@ def test_the_time_of_a_shortage_counts_from_the_end_of_the_last_worker(
 def test_a_pool_without_a_worker_outlives_a_short_shortage(
     kind: str, ends: bool, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = [0]
-
-    def refuse() -> None:
-        refused[0] += 1
-        raise OSError(errno.EMFILE, "no descriptor")
-
-    monkeypatch.setattr(workers, "RETRY", 0.001)
+    refusal = Refusal(monkeypatch)
     monkeypatch.setattr(workers, "SHORTAGE", 0.0 if ends else tasks.PATIENCE)
     with tasks.either(kind, ctx, 1) as pool:
         assert tasks.outcome(pool.submit(tasks.square, 2)) == 4
         scheduler = pool.pool._scheduler
         with monkeypatch.context() as patch:
-            patch.setattr(scheduler.dispatcher, "start_worker", refuse)
+            patch.setattr(scheduler.dispatcher, "start_worker", refusal)
             os.kill(scheduler.processes()[0].pid, signal.SIGKILL)
             result = pool.submit(tasks.square, 3)
-            assert until(lambda: refused[0] >= workers.ATTEMPTS * (1 if ends else 3), tasks.PATIENCE)
+            assert until(lambda: refusal.count >= workers.ATTEMPTS * (1 if ends else 3), tasks.PATIENCE)
             if ends:
                 error = tasks.outcome(result)
                 assert "none can be started" in str((error.__cause__ or error).__notes__)

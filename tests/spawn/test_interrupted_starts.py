@@ -50,17 +50,22 @@ MAIN = """
 """
 
 
-def test_ranks_that_run_handle_a_ctrl_c_that_stops_the_start_of_others(tmp_path: Path, start_method: str) -> None:
-    path = tmp_path / "starting.py"
-    path.write_text(textwrap.dedent(NOTING).partition("if __name__")[0] + textwrap.dedent(MAIN))
-    log = tmp_path / "log"
-    process = subprocess.Popen(
-        [sys.executable, str(path), str(log), start_method],
+def start(path: Path, log: Path, method: str) -> subprocess.Popen[str]:
+    """Start a program in a group of its own."""
+    return subprocess.Popen(
+        [sys.executable, str(path), str(log), method],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=take_defaults,
     )
+
+
+def test_ranks_that_run_handle_a_ctrl_c_that_stops_the_start_of_others(tmp_path: Path, start_method: str) -> None:
+    path = tmp_path / "starting.py"
+    path.write_text(textwrap.dedent(NOTING).partition("if __name__")[0] + textwrap.dedent(MAIN))
+    log = tmp_path / "log"
+    process = start(path, log, start_method)
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, err
     first, second = Job(process, log, 0).notes()
@@ -155,13 +160,7 @@ def test_a_rank_that_is_forked_after_a_signal_to_its_group_ends_by_it(method: st
     path, log = tmp_path / "starting.py", tmp_path / "log"
     path.write_text(textwrap.dedent(MISSED))
     log.touch()
-    process = subprocess.Popen(
-        [sys.executable, str(path), str(log), method],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=take_defaults,
-    )
+    process = start(path, log, method)
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM, err
     assert "rank 1 runs" not in log.read_text()

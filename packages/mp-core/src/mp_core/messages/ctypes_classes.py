@@ -38,6 +38,9 @@ def reduce(thing: Any) -> Any:
     if issubclass(thing, ctypes._CFuncPtr) and hasattr(thing, "_argtypes_"):
         types = getattr(thing, "_restype_", None), *thing._argtypes_
         return (ctypes.CFUNCTYPE, types) if ctypes.CFUNCTYPE(*types) is thing else None
+    if not issubclass(thing, ctypes._SimpleCData):
+        return None
+    # A number in another order of bytes.
     natives = [each for each in vars(ctypes).values() if isinstance(each, type)]
     orders = [(each, order) for order in ("__ctype_be__", "__ctype_le__") for each in natives]
     return next(((getattr, found) for found in orders if getattr(*found, None) is thing), None)

@@ -179,10 +179,8 @@ class Pickler(ForkingPickler):
         tried: dict[int, Any] = vars(self).setdefault("_tried", {})
         if id(thing) not in tried:
             tried[id(thing)] = False, thing  # while it is tried
-            trial = _Trial(io.BytesIO(), 5)
-            trial._tried = tried
             try:
-                trial.dump(_own_parts(thing) if type(thing) is FunctionType else thing)
+                _trial(tried).dump(_own_parts(thing) if type(thing) is FunctionType else thing)
             except Exception as error:
                 if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and _is_definition(thing)):
                     raise
@@ -203,10 +201,8 @@ class Pickler(ForkingPickler):
         tried: dict[int, Any] = vars(self).setdefault("_tried", {})
         if type(value) not in _PLAIN and id(value) not in tried:
             tried[id(value)] = False, value  # while it is tried
-            trial = _Trial(io.BytesIO(), 5)
-            trial._tried = tried
             try:
-                trial.dump(value)
+                _trial(tried).dump(value)
             except Exception as error:
                 if is_of_handler(error):
                     raise
@@ -389,6 +385,12 @@ class _Trial(Pickler):
         except KeyError:
             return NotImplemented
         return NotImplemented if reducer.__name__ in OF_FUNCTIONS else (bool, ())
+
+
+def _trial(tried: dict[int, Any]) -> _Trial:
+    trial = _Trial(io.BytesIO(), 5)
+    trial._tried = tried
+    return trial
 
 
 def _is_definition(thing: Any) -> bool:

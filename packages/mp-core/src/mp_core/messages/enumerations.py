@@ -58,11 +58,12 @@ def members_of(kind: EnumMeta, can_be_pickled: Callable[[Any], bool]) -> dict[st
     attributes, and those in slots. A task may well do without what cannot be pickled.
     """
     members: dict[str, Any] = dict(kind.__members__)
+    slots = _slots_of(kind)
     found = {}
     for name, member in members.items():
         own = {key: value for key, value in getattr(member, "__dict__", {}).items() if key not in _OF_ENUM}
-        slots = {key: slot.__get__(member) for key, slot in _slots_of(type(member)).items() if _has(slot, member)}
-        given = [{key: value for key, value in each.items() if can_be_pickled(value)} for each in (own, slots)]
+        in_slots = {key: slot.__get__(member) for key, slot in slots.items() if _has(slot, member)}
+        given = [{key: value for key, value in each.items() if can_be_pickled(value)} for each in (own, in_slots)]
         found[name] = member._name_, *given
     return found
 
@@ -120,11 +121,11 @@ def made(
 def set_members(kind: Any, members: dict[str, Any]) -> None:
     """Set what `members_of` has returned; the names are in the order of the program then."""
     known: dict[str, Any] = kind._member_map_
+    slots = _slots_of(kind)
     for name, (own_name, given, in_slots) in members.items():
         member = known[own_name]
         if given:
             vars(member).update(given)  # a property may have the name of one
-        slots = _slots_of(type(member)) if in_slots else {}
         for key, value in in_slots.items():
             slots[key].__set__(member, value)
         if name != own_name:

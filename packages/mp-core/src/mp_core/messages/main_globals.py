@@ -49,6 +49,7 @@ forks: set[str] = set()
 # new ones.
 _before: dict[str, Any] = {}
 _classes_before: dict[type, dict[str, tuple[Any, Any]]] = {}
+# The attributes of classes that were taken back, until the next message.
 _restored: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 
 _HANDLES = (
