@@ -945,6 +945,14 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "an item of an array of numbers": (lambda: array.array("d", [1, 2]), lambda thing: thing.__setitem__(1, 3)),
     "a byte": (lambda: bytearray(b"abc"), lambda thing: thing.__setitem__(0, 0)),
     "a record of an array": (lambda: [np.zeros(3, "i4, f8")[0]], lambda thing: thing[0].__setitem__("f0", 5)),
+    "a record of an array with attributes": (
+        lambda: [np.rec.array([(1, 2.0)])[0]],
+        lambda thing: setattr(thing[0], "f0", 5),
+    ),
+    "the names in a type of records": (
+        lambda: [np.dtype("i4, f8")],
+        lambda thing: setattr(thing[0], "names", ("a", "b")),
+    ),
     "the names of a record": (lambda: np.zeros(3, "i4, f8"), lambda thing: setattr(thing.dtype, "names", ("a", "b"))),
     "which slot is set": (lambda: Slots(), lambda thing: thing.exchange()),
     "which sentinel": (lambda: [object()], lambda thing: thing.__setitem__(0, object())),
@@ -987,6 +995,7 @@ def test_contents_tell_a_change(what: str, without_libshm: bool, monkeypatch: py
     before = Contents(thing)
     before.freeze()
     assert Contents(thing).are_same_as(before)
+    assert Contents(thing, keep=True).are_same_as(Contents(thing, keep=True))
     if before.complete and not without_libshm:
         assert Contents(thing, before=before).count == before.count
     change(thing)

@@ -22,7 +22,7 @@ struct look {
     PyObject *places;  /* dict: where an object is in `pending`, by its address */
     PyObject *values;  /* list: what was seen */
     PyObject *objects; /* list: what is compared by its identity */
-    PyObject *classes; /* dict, by the ids: whether the objects are a dict alone; or in `objects` */
+    PyObject *classes; /* dict, by the ids: whether the objects are a dict alone, or links (None) */
     PyObject *rest;    /* iterator: of the values before, those that are still to come; or NULL */
     PyObject *ids;     /* list: of the objects in `pending` before */
     Py_ssize_t count;  /* of the parts that were seen */
@@ -225,13 +225,35 @@ static int note_keys(struct look *look, PyObject *own)
     return result ? 0 : fail_of_difference();
 }
 
+static int collect(PyObject *part, void *parts)
+{
+    return PyList_Append(parts, part);
+}
+
+/* Look at an object that is made of references alone: its class first. */
+static int see_links(struct look *look, PyObject *each)
+{
+    traverseproc traverse = (traverseproc)PyType_GetSlot(Py_TYPE(each), Py_tp_traverse);
+    PyObject *kind = (PyObject *)Py_TYPE(each), *parts = PyList_New(0);
+    int result = parts == NULL || (traverse != NULL && traverse(each, collect, parts) < 0) ? -1 : 0;
+    if (result == 0)
+        result = see(look, kind);
+    for (Py_ssize_t i = 0; result == 0 && i < PyList_Size(parts); i++)
+        if (PyList_GetItem(parts, i) != kind)
+            result = see_kept(look, PyList_GetItem(parts, i));
+    Py_XDECREF(parts);
+    return result;
+}
+
 /* Look at an object of one of the classes. Return 0 if it is of another one. */
 static int see_object(struct look *look, PyObject *each)
 {
     PyObject *key = PyLong_FromVoidPtr(Py_TYPE(each)), *own = NULL;
     PyObject *has_dict = key == NULL ? NULL : PyDict_GetItemWithError(look->classes, key);
     int result = has_dict != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
-    if (result > 0 && has_dict != Py_True)
+    if (result > 0 && has_dict == Py_None)
+        result = see_links(look, each) < 0 ? -1 : 1;
+    else if (result > 0 && has_dict != Py_True)
         result = PyList_Append(look->objects, each) < 0 ? -1 : 1;
     else if (result > 0 &&
              ((own = PyObject_GenericGetDict(each, NULL)) == NULL || note(look, key) < 0 ||

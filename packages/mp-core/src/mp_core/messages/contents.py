@@ -25,7 +25,7 @@ import types
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from datetime import date, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from enum import Enum, EnumMeta
 from functools import lru_cache, partial
 from itertools import islice
@@ -64,14 +64,20 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 }
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 # What is made of references alone.
-_LINKS = frozenset({partial, MethodType, CellType, property, staticmethod, classmethod, types.MappingProxyType})
+_LINKS = frozenset(
+    {
+        *(partial, MethodType, CellType, property, staticmethod, classmethod, slice),
+        *(types.MappingProxyType, types.GenericAlias, types.UnionType),
+    }
+)
 _NEVER_CHANGE: tuple[type, ...] = (
-    *(date, time, timedelta, tzinfo, range, slice, type, types.CodeType),
+    *(date, time, timedelta, tzinfo, range, type, types.CodeType),
     *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
-    *(MemberDescriptorType, GetSetDescriptorType, types.GenericAlias, types.UnionType),
+    *(MemberDescriptorType, GetSetDescriptorType),
 )
 # By the `id`: the hash of a class may be the program's. The first look tells which functions and classes these are.
-_AT_FIRST_LOOK = {id(kind): False for kind in _NEVER_CHANGE if kind is not type}
+_AT_FIRST_LOOK: dict[int, bool | None] = {id(kind): False for kind in _NEVER_CHANGE if kind not in (type, time)}
+_AT_FIRST_LOOK |= {id(kind): None for kind in _LINKS}
 _AT_SECOND_LOOK = _AT_FIRST_LOOK | {id(type): False, id(FunctionType): False}
 # By their modules and names, which are all of a module if there are none: these are imported late or by nobody.
 _KNOWN_NEVER_CHANGE = {
@@ -82,17 +88,19 @@ _KNOWN_NEVER_CHANGE = {
     "collections": "_tuplegetter",
     "decimal": "Decimal",
     "logging": "Logger RootLogger",
-    "numpy": "ufunc",
-    "operator": "itemgetter attrgetter methodcaller",
     "pandas._libs.sparse": "",
     "pyarrow.lib": "",
     "re": "Pattern",
-    "typing": "",
     # A worker has its own copy of these, or the same open file. What travels at all would be the same.
     "_contextvars": "ContextVar",
     "_io": "TextIOWrapper BufferedReader BufferedWriter BufferedRandom FileIO",
     "builtins": "generator",
     "sqlite3": "Connection Cursor",
+}
+_KNOWN_LINKS = {
+    "numpy": "ufunc",
+    "operator": "itemgetter attrgetter methodcaller",
+    "typing": "TypeVar ParamSpec TypeVarTuple TypeAliasType ParamSpecArgs ParamSpecKwargs",  # of C, from 3.12 on
 }
 _BUFFERS = {"array": "array"}
 # Objects of their libraries' own classes that derive from these, or of ours, never change or are everyone's.
@@ -128,6 +136,12 @@ _size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
 _base_of: Callable[[type], type] = type.__dict__["__base__"].__get__
 _weakref_offset_of: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+
+
+class _Frozen(weakref.ref[object]):
+    """Stands for an object that is compared by its identity; an object may have weak references of its own."""
+
+    __slots__ = ()
 
 
 class Contents:
@@ -176,7 +190,7 @@ class Contents:
             self.see_all(definition_parts(thing))
         else:
             self.see_all([thing])
-        begin = 0
+        begin, has_no_zones = 0, None
         while self.complete or keep:
             begin, self.count = look(state, begin, self.count, MOST_OBJECTS, MOST_PARTS)
             if self.count > MOST_PARTS or begin == len(pending) or begin == MOST_OBJECTS:
@@ -186,8 +200,12 @@ class Contents:
             if way is _see_attributes_alone:
                 self.see_definition(type(each))
                 classes[id(type(each))] = True
+            elif way is _see_links:
+                classes[id(type(each))] = None
             elif way is see_identity:
                 classes[id(type(each))] = False
+            elif way is _see_moment and has_no_zones is None and (has_no_zones := not _has_own_zones(tzinfo)):
+                classes.update({id(datetime): False, id(time): False})
             else:
                 way(self, each)
                 begin += 1
@@ -208,7 +226,7 @@ class Contents:
         """Keep nothing alive but small things that never change."""
         self.definitions.clear()
         self.values = without_long_texts(self.values)
-        self.objects = [weakref.ref(each) if has_weak_references(each) else each for each in self.objects]
+        self.objects = [_Frozen(each) if has_weak_references(each) else each for each in self.objects]
 
     def are_same_as(self, before: Contents) -> bool:
         """Tell whether these are the contents that were seen before."""
@@ -218,7 +236,7 @@ class Contents:
 
     def are_objects(self, objects: list[Any]) -> bool:
         """Tell whether these are the objects that were seen, in their order."""
-        own = [each() if type(each) is weakref.ref else each for each in self.objects]
+        own = [each() if type(each) is _Frozen else each for each in self.objects]
         return len(own) == len(objects) and all(map(is_, own, objects))
 
     def see_all(self, parts: list[Any]) -> None:
@@ -264,7 +282,13 @@ def _see_class_alone(contents: Contents, each: Any) -> None:
 
 
 def _see_links(contents: Contents, each: Any) -> None:
-    contents.see_all([type(each), *_links(each)])
+    """For an object that is made of references alone: `look` does it."""
+
+
+def _see_moment(contents: Contents, each: Any) -> None:
+    """For a date or time, if the program has a class of time zones."""
+    contents.objects.append(each)
+    contents.see_all([each.tzinfo])
 
 
 def _see_attributes_alone(contents: Contents, each: Any) -> None:
@@ -275,7 +299,10 @@ def _see_labels(contents: Contents, each: Any) -> None:
     """For an index of pandas."""
     own = dict_of(each)
     contents.objects.append(each)
-    contents.see_all([own.get("_name"), own.get("_names")])
+    contents.see_all([own.get("_name"), own.get("_names"), own.get("_levels")])
+    data: Any = own.get("_data")
+    if type(data) is sys.modules["numpy"].ndarray and data.dtype.kind == "O":
+        contents.see_all(data[:SAMPLE].tolist())
 
 
 def _see_method(contents: Contents, each: Any) -> None:
@@ -308,6 +335,11 @@ def _see_container(base: Any, contents: Contents, each: Any) -> None:
     length = base.__len__(each)
     contents.values += base, length, deque.maxlen.__get__(each) if base is deque else None
     contents.see_all(_items_of(each, base, length))
+
+
+def _see_dtype(contents: Contents, each: Any) -> None:
+    contents.objects.append(each)
+    contents.values.append(str(each))
 
 
 def _see_array(contents: Contents, thing: Any) -> None:
@@ -360,8 +392,10 @@ def _find_way(kind: type) -> _Way:
         return Contents.see_definition
     if kind is lru_cache_wrapper:
         return _see_cached
-    if kind in _LINKS:
+    if kind in _LINKS or issubclass(kind, types.GenericAlias) or _is_of_links(kind):
         return _see_links
+    if kind in (datetime, time):
+        return _see_moment
     if any(_names_of_parts(base) for base in _bases_of(kind)):
         return _see_parts(kind)
     if kind is weakref.ref:
@@ -383,7 +417,9 @@ def _find_way(kind: type) -> _Way:
     if kind is bytearray or _is_known(kind, _BUFFERS):
         return _see_buffer
     if (numpy := sys.modules.get("numpy")) is not None:
-        if issubclass(kind, (numpy.generic, numpy.dtype)) and kind is not numpy.void:
+        if kind is type(numpy.dtype("V")):  # those with fields, which can get other names
+            return _see_dtype
+        if issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void):
             return see_identity
         if issubclass(kind, numpy.ndarray):
             has_no_more = kind is numpy.ndarray or kind is numpy.memmap
@@ -534,10 +570,13 @@ def definition_parts(thing: Any) -> list[Any]:
     return [*attributes.keys(), *attributes.values(), type(thing), *_bases_of(thing)[1:], registered]
 
 
-def _links(each: Any) -> list[Any]:
-    import gc
+def _has_own_zones(kind: type) -> bool:
+    """Tell whether the main module has a class that derives from this one."""
+    return any(module_of(each) == "__main__" or _has_own_zones(each) for each in type.__subclasses__(kind))
 
-    return [part for part in gc.get_referents(each) if part is not type(each)]
+
+def _is_of_links(kind: type) -> bool:
+    return _is_known(kind, _KNOWN_LINKS) and _base_of(kind) is object
 
 
 def _is_set(slot: Any, thing: Any) -> bool:

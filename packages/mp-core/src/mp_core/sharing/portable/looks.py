@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ _VALUES = frozenset({int, float, complex, bool, str, bytes, type(None), type(...
 _CONTAINERS = frozenset({list, tuple, dict, set, frozenset})
 
 
-_State = tuple[list[Any], dict[int, tuple[int]], list[Any], list[Any], dict[int, bool], Iterator[Any] | None, list[int]]
+_Classes = dict[int, bool | None]
+_State = tuple[list[Any], dict[int, tuple[int]], list[Any], list[Any], _Classes, Iterator[Any] | None, list[int]]
 
 
 def look(state: _State, begin: int, count: int, most_objects: int, most_parts: int) -> tuple[int, int]:
@@ -27,14 +29,16 @@ def look(state: _State, begin: int, count: int, most_objects: int, most_parts: i
         if any(kind is container for container in _CONTAINERS) and len(each) <= most_parts:
             values += kind, len(each)
             count += see(state, [*each, *each.values()] if kind is dict else [*each])
-        elif (has_dict := classes.get(id(kind))) is False:
+        elif id(kind) not in classes:
+            break
+        elif (has_dict := classes[id(kind)]) is None:
+            count += see(state, [kind, *(part for part in gc.get_referents(each) if part is not kind)])
+        elif not has_dict:
             objects.append(each)
-        elif has_dict:
+        else:
             own = dict_of(each)
             values += id(kind), tuple(own)
             count += see(state, [*own.values()])
-        else:
-            break
         begin += 1
     return begin, count
 
