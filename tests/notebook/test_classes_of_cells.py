@@ -1,8 +1,6 @@
-"""Classes that no file has arrive whole: bound methods, enumerations, structures of ctypes, aliases of types."""
+"""Classes that no file has arrive whole: bound methods, enumerations, structures of ctypes."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 from support.scripts import run_python, succeeded
@@ -244,16 +242,6 @@ def ask():
     return line.begin.total() + line.end.total(), Either(0x01020304).parts[0], sizes, Point.y.offset, others()
 """
 
-ALIASES = """
-type Names[T] = list[T] | int
-
-type Json = dict[str, Json] | list[Json] | int
-type Unknown = NotThere
-
-def ask(given: Names[str] = 3, other: Json = 4, third: Unknown = 5) -> Names[str]:
-    return str(Names[str]), str(ask.__annotations__["given"]), str(Json.__value__), Json.__value__.__args__[2].__name__
-"""
-
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
@@ -263,12 +251,6 @@ def ask(given: Names[str] = 3, other: Json = 4, third: Unknown = 5) -> Names[str
 )
 def test_a_class_of_a_program_without_a_file_is_the_same_in_its_worker(method: str, program: str) -> None:
     assert ask(method, program) == "as here\n"
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement `type` is new in Python 3.12")
-@pytest.mark.parametrize("method", METHODS)
-def test_an_alias_of_a_type_goes_with_the_function_that_names_it(method: str) -> None:
-    assert ask(method, ALIASES) == "as here\n"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -304,12 +286,29 @@ class Sized: pass
 import ctypes
 class Point(ctypes.Structure):
     _fields_ = [("x", ctypes.c_int)]
+class Plain:
+    "what it is"
+    def __repr__(self): return "plain"
+class Rich(Plain):
+    __doc__ = Plain.__doc__
+    def __repr__(self): return "rich"
+class First:
+    def who(self): return 1
+class Second:
+    def who(self): return 2
+class Heir(First):
+    class Part:
+        class Most: pass
+def said():
+    "one"
 
 scale = 1
 def other(): return "other"
 def look():
     units = [getattr(each, "unit", None) for each in (Length, Sized, Point)]
-    return units, hasattr(Length, "limit"), bool(Sized())
+    names = Heir.__name__, Heir.__qualname__, Heir.Part.Most.__qualname__, Heir().who()
+    shown = Rich.__repr__ is object.__repr__, repr(Rich())[:5], Rich.__doc__, said.__doc__, said.__name__
+    return units, hasattr(Length, "limit"), bool(Sized()), names, shown, said.__qualname__
 
 young = context.Pool(1)
 
@@ -326,6 +325,16 @@ Sized.__len__ = lambda self: 0
 Sized.unit = Point.unit = "cm"
 compare()
 del Sized.__len__, Sized.unit, Point.unit
+Heir.__bases__ = (Second,)
+said.__doc__ = "two"
+compare()
+Rich.__repr__ = object.__repr__
+said.__name__ = "told"
+Heir.__name__ = "Other"
+compare()
+del Rich.__repr__
+said.__qualname__ = "told.also"
+Heir.__qualname__ = "Other.One"
 compare()
 ours, theirs = context.Pipe()
 ours.send(Point(7))

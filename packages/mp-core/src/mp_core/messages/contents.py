@@ -135,7 +135,7 @@ _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
 _base_of: Callable[[type], type] = type.__dict__["__base__"].__get__
 _weakref_offset_of: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
-_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+class_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 class _Frozen(weakref.ref[object]):
@@ -411,7 +411,7 @@ def _find_way(kind: type) -> _Way:
         return see_identity
     if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
         return see_identity
-    registered = _registered.get(_library_of(kind), {}).get((_module_name(kind), _name_of(kind)))
+    registered = _registered.get(_library_of(kind), {}).get((_module_name(kind), class_name_of(kind)))
     if registered is not None:
         return registered
     if kind is bytearray or _is_known(kind, _BUFFERS):
@@ -552,7 +552,7 @@ def _is_long_text(value: Any) -> bool:
 
 def _is_known(kind: type, known: dict[str, str]) -> bool:
     names = known.get(_module_name(kind))
-    return names == "" or (names is not None and _name_of(kind) in names.split())
+    return names == "" or (names is not None and class_name_of(kind) in names.split())
 
 
 def is_definition(thing: Any) -> bool:
@@ -567,12 +567,14 @@ def definition_parts(thing: Any) -> list[Any]:
     later = _MADE_LATER | _OF_ENUM if issubclass(type(thing), EnumMeta) else _MADE_LATER
     attributes = {name: part for name, part in attributes_of(thing).items() if name not in later}
     registered = len(abc._get_dump(thing)[0]) if "_abc_impl" in attributes else 0  # type: ignore[attr-defined]
-    return [*attributes.keys(), *attributes.values(), type(thing), *_bases_of(thing)[1:], registered]
+    words = class_name_of(thing), type.__dict__["__qualname__"].__get__(thing)
+    return [*attributes.keys(), *attributes.values(), *words, type(thing), *_bases_of(thing)[1:], registered]
 
 
 def _has_own_zones(kind: type) -> bool:
     """Tell whether the main module has a class that derives from this one."""
-    return any(module_of(each) == "__main__" or _has_own_zones(each) for each in type.__subclasses__(kind))
+    derived: list[type] = type.__subclasses__(kind)
+    return any(module_of(each) == "__main__" or _has_own_zones(each) for each in derived)
 
 
 def _is_of_links(kind: type) -> bool:

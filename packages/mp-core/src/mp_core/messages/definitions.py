@@ -92,6 +92,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+# What a class says of itself, whatever its metaclass or an attribute of this name says.
+_OF_TYPE: dict[str, Callable[[type], Any]] = {
+    name: type.__dict__[name].__get__ for name in ("__bases__", "__name__", "__qualname__")
+}
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
 _PLAIN = (int, float, str, bytes, bool, type(None))
@@ -124,7 +128,7 @@ class Pickler(ForkingPickler):
     has_named: bool | None = None
     _main_only = False
     _making = 0  # the classes that have not got their attributes yet
-    _tried: dict[int, Any]  # whether it is refused, and the thing, by `id`
+    _tried: dict[int, tuple[bool, Any]]  # whether it can be pickled, and the thing, by `id`
 
     def reducer_override(self, thing: Any) -> Any:
         """Return the reduction of *thing*, or NotImplemented for the usual one."""
@@ -148,8 +152,8 @@ class Pickler(ForkingPickler):
         if kind is _Made:
             self._making -= 1
             return _Made, ()
-        if kind.__name__ == "TypeAliasType" and kind is getattr(sys.modules.get("typing"), kind.__name__, None):
-            is_named = self.names or self.same_main or main_can_be_imported() or thing.__module__ != "__main__"
+        if aliases.is_one(thing):
+            is_named = self.same_main or main_can_be_imported() or not aliases.is_of_main(thing)
             return NotImplemented if is_named else aliases.reduce(thing)
         if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
@@ -173,22 +177,12 @@ class Pickler(ForkingPickler):
     def _is_refused(self, thing: Any, name: str) -> bool:
         """
         Tell whether *thing*, which has an identity then, cannot be pickled though what it uses goes by its identity.
-
-        Of a function, its globals do not count: each is asked for itself.
         """
-        tried: dict[int, Any] = vars(self).setdefault("_tried", {})
-        if id(thing) not in tried:
-            tried[id(thing)] = False, thing  # while it is tried
-            try:
-                _trial(tried).dump(_own_parts(thing) if type(thing) is FunctionType else thing)
-            except Exception as error:
-                if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and _is_definition(thing)):
-                    raise
-                if _identity_of(thing) is None or get_spawning_popen() is not None:  # a new process inherits nothing
-                    raise _UnknownError(repr(name)) from error
-                tried[id(thing)] = True, thing
-        refused: bool = tried[id(thing)][0]
-        return refused
+        if self._can_be_pickled(thing):
+            return False
+        if _identity_of(thing) is None or get_spawning_popen() is not None:  # a new process inherits nothing
+            raise _UnknownError(repr(name))
+        return True
 
     def _has_name(self, method: Any) -> bool:
         """Tell whether the receiver finds a method by asking its object: a class gets its attributes last."""
@@ -197,17 +191,20 @@ class Pickler(ForkingPickler):
         return found is not None and getattr(found, "__func__", found) is method.__func__
 
     def _can_be_pickled(self, value: Any) -> bool:
-        """Tell whether what a member of an enumeration has can be pickled; it may refer to that."""
-        tried: dict[int, Any] = vars(self).setdefault("_tried", {})
+        """
+        Tell whether a value, which may refer to itself, can be pickled; of a function, its globals do not count: each
+        is asked for itself.
+        """
+        tried: dict[int, tuple[bool, Any]] = vars(self).setdefault("_tried", {})
         if type(value) not in _PLAIN and id(value) not in tried:
-            tried[id(value)] = False, value  # while it is tried
+            tried[id(value)] = True, value  # while it is tried
             try:
-                _trial(tried).dump(value)
+                _trial(tried).dump(_own_parts(value) if type(value) is FunctionType else value)
             except Exception as error:
-                if is_of_handler(error):
+                if is_of_handler(error) or (isinstance(error, _UnknownGlobalError) and _is_definition(value)):
                     raise
-                tried[id(value)] = True, value
-        return not tried.get(id(value), (False,))[0]
+                tried[id(value)] = False, value
+        return tried.get(id(value), (True,))[0]
 
     def _named(self, thing: Any) -> Any:
         """Return what stands for a definition that the receiver has since its fork, with all that it needs."""
@@ -256,9 +253,12 @@ class Pickler(ForkingPickler):
                 args = *args[:3], {**args[3], "__slots__": own["__slots__"]}, *args[4:]
                 rest = {name: part for name, part in rest.items() if type(part) is not MemberDescriptorType}
             self._making += 1
-            whole = setter, (rest, slots), [*own], members, _Made()
+            says = {name: read(thing) for name, read in _OF_TYPE.items()}
+            whole = setter, (rest, slots), [*own], members, says, _Made()
             return _made_class, (_identity(thing), make, args), whole, None, None, _set_class
         make, args, state, _, _, setter = base._dynamic_function_reduce(self, thing)
+        if parameters := getattr(thing, "__type_params__", ()):
+            state[1]["__type_params__"] = parameters
         if args[1] is not _MAIN:
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
@@ -570,12 +570,11 @@ def _call_next_hook(base: type, kind: type) -> None:
 
 
 def _is_left_out(kind: type, name: str, part: Any) -> bool:
-    return _is_plain_name(name, part) and any(attributes_of(base).get(name, Absent) is part for base in kind.__bases__)
+    return _is_of_program(part) and any(attributes_of(base).get(name, Absent) is part for base in kind.__bases__)
 
 
-def _is_plain_name(name: str, part: Any) -> bool:
-    if name.startswith("__"):  # Python sets some of the others
-        return type(part) in (FunctionType, staticmethod, classmethod, property)
+def _is_of_program(part: Any) -> bool:
+    """Tell whether the program may have set this attribute of a class, or deleted it."""
     return type(part) not in (MemberDescriptorType, GetSetDescriptorType) and not ctypes_classes.is_field(part)
 
 
@@ -594,11 +593,16 @@ def _set_attributes(
     inner: Any,
     names: list[str],
     members: dict[str, Any],
+    says: dict[str, Any],
 ) -> None:
     """Set the attributes of a class, and delete those that it had at the fork or by the last message."""
     own = attributes_of(kind)
+    is_new = kind in _made and kind not in _names_of
+    for name, value in says.items():
+        if value != _OF_TYPE[name](kind) and not (is_new and name == "__bases__"):
+            type.__setattr__(kind, name, value)
     for name in _names_of.get(kind, {*own}) | main_globals.restored(kind):
-        if name in own and name not in names and _is_plain_name(name, own[name]):
+        if name in own and name not in names and _is_of_program(own[name]):
             main_globals.set_attribute(kind, name, Absent)
     if "_fields_" in own and ctypes_classes.is_structure(kind):
         inner[0].pop("_fields_", None)  # they are set once
@@ -629,6 +633,7 @@ def identify() -> None:
             # Of one that has no weak references, as a list, nobody knows whether it is still the same.
             if has_weak_references(thing) and not issubclass(type(thing), ModuleType):
                 _identify(thing)
+            aliases.identify(thing)
 
 
 def _identify(thing: Any) -> None:

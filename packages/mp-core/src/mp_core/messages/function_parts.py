@@ -18,8 +18,8 @@ _names: weakref.WeakKeyDictionary[CodeType, dict[frozenset[int], frozenset[str]]
 
 
 def function_parts(function: Any) -> list[Any]:
-    """Return the code of a function, and its defaults, attributes and closure."""
-    parts = [function.__code__, *(function.__defaults__ or ()), ...]
+    """Return the code of a function, what it says of itself, and its defaults, attributes and closure."""
+    parts = [function.__code__, *words_of(function), *(function.__defaults__ or ()), ...]
     for each in (function.__kwdefaults__, function.__dict__):
         if each:
             parts += [part for item in each.items() for part in item]
@@ -27,6 +27,10 @@ def function_parts(function: Any) -> list[Any]:
     if function.__closure__:
         parts += [_content(cell) for cell in function.__closure__]
     return parts
+
+
+def words_of(function: Any) -> tuple[Any, Any, Any]:
+    return function.__name__, function.__qualname__, function.__doc__
 
 
 def _content(cell: Any) -> Any:

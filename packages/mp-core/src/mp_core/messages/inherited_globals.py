@@ -44,7 +44,7 @@ from mp_core.messages.contents import (
     lru_cache_wrapper,
     without_long_texts,
 )
-from mp_core.messages.function_parts import names_of_globals
+from mp_core.messages.function_parts import names_of_globals, words_of
 from mp_core.messages.main_globals import Absent, is_handle
 from mp_core.system.handler_errors import is_of_handler
 
@@ -80,7 +80,7 @@ class _Noted(_Known):
         #: The functions and classes of the main module in it.
         self.definitions = [weakref.ref(each) for each in contents.definitions]
         self._contents = contents
-        self._code = _code_alone(thing)
+        self._alone = _code_alone(thing)
         self._has_changed = False
         contents.freeze()
 
@@ -89,7 +89,7 @@ class _Noted(_Known):
         before = self._contents
         if self._has_changed or not self.may_be(thing):
             return False
-        if self._code is not None and _code_alone(thing) is self._code:
+        if self._alone is not None and _code_alone(thing) == self._alone:
             return True
         if contents_of(thing, before=before) is not None:
             return True
@@ -228,10 +228,10 @@ class Needs:
 
 
 def _code_alone(thing: Any) -> Any:
-    """Return the code of a function that has nothing else of its own, as most have; None of another object."""
+    """Return the code and the names of a function that has no more of its own, as most; None of another object."""
     if type(thing) is not FunctionType or thing.__defaults__ or thing.__kwdefaults__ or thing.__closure__:
         return None
-    return None if thing.__dict__ else thing.__code__
+    return None if thing.__dict__ else (thing.__code__, *words_of(thing))
 
 
 def _has_steady_globals(function: Any) -> bool:
