@@ -52,8 +52,11 @@ def is_one(thing: Any) -> bool:
 
 def is_of_main(thing: Any) -> bool:
     """Tell whether an alias or a parameter may be one of the main module: those of statements are typing's."""
-    module = getattr(thing, "__origin__", thing).__module__
-    return module == "__main__" or (module == "typing" and sys.version_info >= (3, 12))
+    named = getattr(thing, "__origin__", thing)
+    typing = sys.modules["typing"]
+    return named.__module__ == "__main__" or (
+        named.__module__ == "typing" and getattr(typing, named.__name__, None) is not named
+    )
 
 
 def identify(thing: Any) -> None:
