@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import weakref
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,8 @@ def test_a_full_queue_is_full_and_an_empty_one_empty(forking: Any) -> None:
     assert not queue.empty()
     with pytest.raises(standard.Full):
         queue.put(3, timeout=0.01)
+    with pytest.raises(standard.Full):
+        queue.put(3, timeout=Decimal("0.01"))  # type: ignore[arg-type]
     with pytest.raises(standard.Full):
         queue.put_nowait(3)
     assert (queue.get(), queue.get_nowait()) == (1, 2)

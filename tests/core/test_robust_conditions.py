@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from multiprocessing import synchronize
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -274,6 +275,12 @@ def test_a_timeout_that_is_over_does_not_wait(timeout: float) -> None:
         assert not condition.wait(timeout) and not condition.wait_for(lambda: False, timeout)
     with pytest.raises(threading.BrokenBarrierError):
         ctx.Barrier(2).wait(timeout)
+
+
+def test_a_timeout_may_be_a_decimal() -> None:
+    assert not mp.Event().wait(Decimal("0.01"))  # type: ignore[arg-type]
+    with (condition := mp.Condition()):
+        assert not condition.wait(Decimal("0.01"))  # type: ignore[arg-type]
 
 
 def test_a_timeout_that_is_no_number_is_named() -> None:

@@ -283,3 +283,17 @@ def test_a_pool_beside_greenlets_runs_or_says_at_once_that_it_would_hang(
     else:
         with make(1) as pool:
             assert list(pool.map(abs, [-1])) == [1]
+
+
+@pytest.mark.parametrize("size", [np.int8(100), np.uint8(2), sys.maxsize + 1])
+def test_a_size_of_chunks_may_be_any_whole_number(size: Any) -> None:
+    numbers = range(127)
+    expected = [tasks.square(number) for number in numbers]
+    with mp.get_context("fork").Pool(2) as pool:
+        assert pool.map(tasks.square, numbers, size) == expected
+        assert list(pool.imap(tasks.square, numbers, size)) == expected
+        assert sorted(pool.imap_unordered(tasks.square, [*numbers], size)) == expected
+        assert pool.starmap(divmod, [(5, 3)], size) == [(1, 2)]
+        assert pool.apply(tasks.square, (3,)) == 9
+    with mp.ProcessPoolExecutor(2) as executor:
+        assert list(executor.map(tasks.square, numbers, chunksize=size)) == expected

@@ -35,7 +35,7 @@ from mp_pool.scheduling.unopened import Unopened
 from mp_pool.tasks.mappers import starmap_chunk
 from mp_pool.tasks.shared_function import SharedFunction
 from mp_pool.tasks.task import Outcome, Task
-from mp_pool.tasks.task_options import HasOptions, TaskOptions, check_numbers
+from mp_pool.tasks.task_options import HasOptions, TaskOptions, plain_sizes
 from mp_pool.workers.settings_of_workers import settings_for
 
 TYPE_CHECKING = False
@@ -235,7 +235,7 @@ class ProcessPoolExecutor(NamesOfExecutor, HasOptions, concurrent.futures.Proces
         iterator
             The results, in the order of the items.
         """
-        check_numbers(chunksize=chunksize, buffersize=buffersize)
+        chunksize, buffersize = plain_sizes(chunksize, buffersize)
         deadline = None if timeout is None else timeout + time.monotonic()
         # A `submit` of the program (of a subclass, or put in place of ours) has to see each call, with the arguments
         # that the standard `map` gives it.

@@ -20,7 +20,7 @@ from mp_pool.scheduling.scheduler import Scheduler
 from mp_pool.scheduling.unopened import imports_under_way
 from mp_pool.tasks.mappers import map_chunk, starmap_chunk
 from mp_pool.tasks.task import Task, TaskSource, brings_globals, report
-from mp_pool.tasks.task_options import HasOptions, TaskOptions, check_numbers
+from mp_pool.tasks.task_options import HasOptions, TaskOptions, plain_sizes
 from mp_pool.workers.settings_of_workers import settings_for
 
 TYPE_CHECKING = False
@@ -316,7 +316,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
             chunksize, extra = divmod(length, self._processes * 4)
             chunksize += bool(extra)
         if length:
-            check_numbers(chunksize=chunksize)
+            chunksize, _ = plain_sizes(chunksize)
         if self._options.is_watched and length:
             chunksize = 1  # the limits are those of one item
         result = Mapped(self, chunksize if length else 0, length, _guarded(callback), _guarded(error_callback))
@@ -399,7 +399,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
     ) -> Any:
         try:
             self._check_running()  # type: ignore[attr-defined]
-            check_numbers(chunksize=chunksize, buffersize=buffersize)
+            chunksize, buffersize = plain_sizes(chunksize, buffersize)
         except BaseException:
             del self._cache[result._job]
             raise

@@ -30,6 +30,7 @@ The feeder thread owns the reservations of its process: they are dropped with th
 from __future__ import annotations
 
 import errno
+import math
 import operator
 import os
 import threading
@@ -195,7 +196,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
             timeout = 0
         if recorders:
             timeout = recorders[0].waits_for_place(self, timeout)
-        deadline = time.monotonic() + timeout if timeout else timeout
+        deadline = math.fsum((time.monotonic(), timeout)) if timeout else timeout  # it may be a Decimal
         # No `try` around what sends: an exception of a signal handler comes after the message has been sent.
         if not (self._buffer or self._feeding[0]):
             self._has_put = True

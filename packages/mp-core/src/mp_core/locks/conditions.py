@@ -11,6 +11,7 @@ repeated for the time that is left.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import time
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 def _wait(at: str, call: Callable[[int], int], timeout: float | None) -> int:
     """Return the result of *call*, which takes nanoseconds, once no signal interrupts it; *at* is what it waits at."""
     began = recorders and timeline_now()
+    timeout = None if timeout is None else math.fsum((timeout,))  # it may be a Decimal
     end = None if timeout is None else time.monotonic() + timeout
     while (rc := call(sync.nanoseconds(timeout))) == -errno.EINTR:
         if end is not None:

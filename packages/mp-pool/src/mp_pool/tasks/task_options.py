@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+import sys
 from collections.abc import Iterable, Iterator
 
 TYPE_CHECKING = False
@@ -77,6 +79,18 @@ def check_numbers(**options: Any) -> None:
         number: Any = value
         if not number > above:  # nor is not-a-number
             raise ValueError(f"{name} must be {least}, not {value}")
+
+
+def plain_sizes(chunksize: Any, buffersize: Any = None) -> tuple[int, int | None]:
+    """
+    Return the sizes as numbers with which one can calculate, which NumPy's are not; raise as `check_numbers`.
+
+    >>> plain_sizes(1 << 70)[0] == sys.maxsize
+    True
+    """
+    check_numbers(chunksize=chunksize, buffersize=buffersize)
+    most = None if buffersize is None else operator.index(buffersize)
+    return min(operator.index(chunksize), sys.maxsize), most
 
 
 def _is_number(value: Any, whole: bool) -> bool:
