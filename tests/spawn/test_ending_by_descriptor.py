@@ -53,7 +53,7 @@ def test_a_pidfd_of_a_reaped_process_signals_no_other_process() -> None:
 def test_a_start_that_fails_half_way_leaves_no_process(start_method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leak check looks for processes and descriptors."""
     owner = zygote._Zygote if start_method == "spawn" else context_launcher.ContextLauncher
-    name = "receive_rank" if start_method == "spawn" else "_start"
+    name = "take_rank" if start_method == "spawn" else "_start"
     original, calls = getattr(owner, name), []
 
     def fail_the_second_time(*args: Any) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 
 from mp_core.system.descriptor import readable
 from mp_spawn.jobs.job import Job, Started
+from mp_spawn.jobs.stopped_starts import end_started
 from mp_spawn.ranks.child import set_up_and_call
-from mp_spawn.ranks.process_handle import PidFd, has_pidfds, let_end, lock
+from mp_spawn.ranks.process_handle import PidFd, has_pidfds, lock
 from mp_spawn.ranks.program import ProgramProcess
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.signals import FROM_OUTSIDE, blocked, sent_to
@@ -49,17 +50,17 @@ class ContextLauncher:
                 self._ensure_server()
             elif self.start_method == "spawn":
                 resource_tracker.ensure_running()
-        started: list[Started] = []
+        started: dict[int, Started] = {}
         try:
             for spec in specs:
                 # Under the other methods it can take seconds until the rank unblocks signals.
                 with blocked(FROM_OUTSIDE if self.start_method == "fork" else {signal.SIGINT}) as mask:
                     before = None if spec.own_group else self._sent_before
-                    started.append(self._start(job, spec._replace(mask=mask, sent_before=before), own_fds))
+                    started[spec.rank] = self._start(job, spec._replace(mask=mask, sent_before=before), own_fds)
         except BaseException as error:
-            _end(started, error, job)
+            end_started(started, error, job)
             raise
-        return started
+        return [*started.values()]
 
     def _ensure_server(self) -> None:
         """Start a fork server that survives signals to its group. A server that runs already is left as it is."""
@@ -113,17 +114,6 @@ class ContextLauncher:
         # Kept as long as the process object, even if the context is dropped: the rank ends with the pipe.
         process.death_pipe = job.death_pipe
         return process, pidfd
-
-
-def _end(started: list[Started], error: BaseException, job: Job) -> None:
-    """End the ranks that were started before *error* stopped the start of the others."""
-    try:
-        let_end([(process._popen, pidfd) for process, pidfd in started], error, job)  # type: ignore[attr-defined]
-    finally:
-        for process, pidfd in started:
-            pidfd.send(signal.SIGKILL)
-            process.join()
-            pidfd.close()
 
 
 # The fork server of CPython 3.14 imports the main module before it serves, and ends if that raises; 3.15 goes on. A

@@ -56,11 +56,14 @@ class Supervisor:
     """
     The ranks of a job while they run. One thread at a time calls its methods.
 
-    *job* is None for processes that the program has started itself. *signals* are the signals to this process to handle
+    *job* is None for processes that the program has started itself, and for ranks of which not all have started. From
+    SIGTERM they have *time_to_end* seconds, by default the job's. *signals* are the signals to this process to handle
     while the ranks run: an object like `Forwarding`, with `fd` and `handle`.
     """
 
-    def __init__(self, ranks: list[Rank], job: Job | None, signals: Any = None) -> None:
+    def __init__(
+        self, ranks: list[Rank], job: Job | None, time_to_end: float | None = None, signals: Any = None
+    ) -> None:
         self.job = job
         self.ranks = ranks
         self.signals = signals
@@ -78,7 +81,7 @@ class Supervisor:
         # The ranks to be started again when they, and what they have left, have ended; and when those are killed.
         self._ending: dict[Rank, float] = {}
         # From SIGTERM to SIGKILL.
-        self._time_to_end = TERM_TO_KILL if job is None else job.time_to_end
+        self._time_to_end = (TERM_TO_KILL if job is None else job.time_to_end) if time_to_end is None else time_to_end
         self._patience = Patience(min(self._time_to_end, TERM_TO_KILL))
 
     @classmethod
@@ -89,7 +92,7 @@ class Supervisor:
             job.output.finish()
             job.death_pipe.close()
             raise
-        return cls(ranks, job, signals)
+        return cls(ranks, job, signals=signals)
 
     def watch(self, events: BaseSelector) -> None:
         """Let *events* wait for all for which `wait` waits."""
@@ -273,8 +276,18 @@ class Supervisor:
                 grace_period = 0.0
             self.pass_time(max(grace_period, self._time_to_end))
         finally:
-            self.signal(signal.SIGKILL, casualties)
-            self.pass_time(KILL_TO_DEAD)
+            self._kill(casualties)
+
+    def _kill(self, casualties: bool = False) -> None:
+        self.signal(signal.SIGKILL, casualties)
+        self.pass_time(KILL_TO_DEAD)
+
+    def kill(self) -> None:
+        """Kill the ranks."""
+        try:
+            self._kill()
+        finally:
+            self.finish()
 
     def _end_left(self) -> None:
         """Let what failed ranks have left in their groups end, and kill what does not."""

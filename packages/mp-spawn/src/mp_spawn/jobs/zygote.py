@@ -35,7 +35,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from multiprocessing.connection import wait
 from typing import Any
@@ -45,9 +45,10 @@ from mp_core.system.descriptor import readable
 from mp_spawn.calls.payload import InheritedFd, OwnedFd, spawning
 from mp_spawn.calls.pickling import dumps_plainly
 from mp_spawn.jobs.job import Job, Started
+from mp_spawn.jobs.stopped_starts import end_started
 from mp_spawn.jobs.zygote_main import PROGRAM, STARTED, STATUS, RankProcess, ZygoteSpec
 from mp_spawn.ranks.child import call
-from mp_spawn.ranks.process_handle import PidFd, kill, let_end, reap
+from mp_spawn.ranks.process_handle import PidFd, kill, reap
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.signals import blocked
 
@@ -74,7 +75,6 @@ class ZygoteLauncher:
             unowned: list[OwnedFd] = []
             for_ranks: list[OwnedFd] = []
             with_status = []
-            started: list[_Popen] = []
             for spec in specs:
                 unowned.append(OwnedFd())
                 for_ranks.append(OwnedFd())
@@ -89,18 +89,14 @@ class ZygoteLauncher:
                 process, ranks = _execute(job, with_status, preparation, tracker, theirs.fileno(), mask)
                 zygote = _Zygote(process, len(ranks))
                 self.witness = zygote.pid
-                on_failure.push(lambda _, error, __: zygote.end(error, started, job))
-                on_failure.callback(ours.close)  # before that: it starts no more ranks, and sees those end that run
+                on_failure.push(lambda _, error, __: zygote.end(ours, error, ranks, unowned, job))
             theirs.close()
             for rank in ranks:
                 # Ranks may have begun long before this process, on a busy machine, gets to know of them.
                 if not readable(ours.fileno(), 0):
                     job.between_starts()
                     readable(ours.fileno(), None)
-                with blocked():
-                    pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
-                    rank.popen = _Popen(pid, pidfd, unowned.pop(0).give_up(), zygote)
-                    started.append(rank.popen)
+                zygote.take_rank(ours, rank, unowned)
                 rank.death_pipe = job.death_pipe
             on_failure.pop_all()
         for rank in ranks:
@@ -175,8 +171,13 @@ class _Zygote:
     def pid(self) -> int:
         return self._process.pid
 
-    def receive_rank(self, ours: _socket.socket, rank: int) -> tuple[int, PidFd]:
-        """Receive the pid of the next rank, and its descriptor."""
+    def take_rank(self, ours: _socket.socket, rank: RankProcess, unowned: list[OwnedFd]) -> None:
+        """Receive the process of the next rank, to which the first of the *unowned* status pipes belongs."""
+        with blocked():
+            pid, pidfd = self._receive(ours, rank.spec.rank)
+            rank.popen = _Popen(pid, pidfd, unowned.pop(0).give_up(), self)
+
+    def _receive(self, ours: _socket.socket, rank: int) -> tuple[int, PidFd]:
         fds = array("i")
         message, ancillary, _, _ = ours.recvmsg(STARTED.size, socket.CMSG_SPACE(fds.itemsize))
         if not message:
@@ -202,16 +203,30 @@ class _Zygote:
         if last:
             reap(self._process, TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
 
-    def end(self, error: BaseException | None, started: list[_Popen], job: Job) -> None:
-        """
-        End the zygote, and with it every rank, after *error* has stopped the start; it has reported those *started*.
-        """
+    def end(
+        self,
+        ours: _socket.socket,
+        error: BaseException | None,
+        ranks: list[RankProcess],
+        unowned: list[OwnedFd],
+        job: Job,
+    ) -> None:
+        """End the zygote, and with it every rank, after *error* has stopped the start."""
         try:
+            ours.shutdown(socket.SHUT_RD)  # it starts no more ranks; those that it has reported are still to be read
+            with suppress(OSError, RuntimeError):
+                for rank in ranks:
+                    if rank.popen is None:
+                        self.take_rank(ours, rank, unowned)
+            started = {rank.spec.rank: rank for rank in ranks if rank.popen is not None}
+            for rank in started.values():
+                rank.start()
             if error is not None:
-                let_end([(popen, popen.pidfd) for popen in started], error, job)
+                end_started({number: (rank, rank.popen.pidfd) for number, rank in started.items()}, error, job)
         finally:
             kill(self._process)
             reap(self._process, math.inf)
+            ours.close()
 
 
 def _environment() -> dict[str, str] | None:

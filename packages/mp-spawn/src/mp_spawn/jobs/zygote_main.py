@@ -40,8 +40,8 @@ READ_EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 class RankProcess(context.SpawnProcess):
     """A process object of a rank; by the time its start() is called, the process runs."""
 
-    #: What multiprocessing asks about the process.
-    popen: Any
+    #: What multiprocessing asks about the process; None until that runs.
+    popen: Any = None
     #: Kept as long as this object: the rank ends with the pipe.
     death_pipe: Any
 
@@ -135,7 +135,8 @@ def main(file: IO[bytes], path: list[str]) -> None:
             try:
                 socket.send_fds(launcher, [STARTED.pack(spec.rank, pid, 0)], [pidfd])
             except ConnectionError:
-                break  # it wants no more ranks
+                os.kill(pid, signal.SIGKILL)  # it has not begun
+                break  # the launcher wants no more ranks
             finally:
                 for fd in pidfd, told, tells:
                     os.close(fd)

@@ -25,14 +25,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from mp_core.system.descriptor import Descriptor, readable
-from mp_spawn.ranks.signals import INTERRUPTED, TERM_TO_KILL, Ended, group_was_sent
 
 if TYPE_CHECKING:
     import subprocess
@@ -176,30 +174,6 @@ class PidFd(Descriptor):
         """Close the descriptor. Idempotent."""
         with self._lock:
             super().close()
-
-
-def let_end(started: Sequence[tuple[Any, PidFd]], error: BaseException, job: Any) -> None:
-    """
-    Let ranks that run already end by themselves, if a signal stops the start of others; the caller kills those left.
-
-    They are treated as by an interrupted `ProcessContext.join`. *started* has the `Popen` and the descriptor of each.
-    At any other *error*, nobody wants the ranks that were started before.
-    """
-    if isinstance(error, Ended):
-        pids = [popen.pid for popen, _ in started]
-        if job.own_group or not group_was_sent(error.signum, pids, job.launcher.witness):
-            for _, pidfd in started:
-                pidfd.send(error.signum)
-        _have_ended(started, job.time_to_end)
-    elif isinstance(error, KeyboardInterrupt) and not _have_ended(started, INTERRUPTED):
-        for _, pidfd in started:
-            pidfd.send(signal.SIGTERM)
-        _have_ended(started, TERM_TO_KILL)
-
-
-def _have_ended(started: Sequence[tuple[Any, PidFd]], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    return all(popen.wait(max(0.0, deadline - time.monotonic())) is not None for popen, _ in started)
 
 
 class _Pid(PidFd):
