@@ -19,7 +19,7 @@ def end_started(started: Mapping[int, tuple[Any, PidFd]], error: BaseException, 
     ranks = [
         Rank(number, process, pidfd, to_group=job.to_group_of(number)) for number, (process, pidfd) in started.items()
     ]
-    supervisor = Supervisor(ranks, None, job.time_to_end if isinstance(error, Ended) else None)
+    supervisor = Supervisor(ranks, None, time_to_end=job.time_to_end if isinstance(error, Ended) else None)
     if isinstance(error, Ended):
         if job.own_group or not group_was_sent(error.signum, [rank.pid for rank in ranks], job.launcher.witness):
             supervisor.signal(error.signum)

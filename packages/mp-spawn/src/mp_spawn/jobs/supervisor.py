@@ -56,13 +56,13 @@ class Supervisor:
     """
     The ranks of a job while they run. One thread at a time calls its methods.
 
-    *job* is None for processes that the program has started itself, and for ranks of which not all have started. From
-    SIGTERM they have *time_to_end* seconds, by default the job's. *signals* are the signals to this process to handle
-    while the ranks run: an object like `Forwarding`, with `fd` and `handle`.
+    *job* is None for processes that the program has started itself, and for ranks of which not all have started.
+    *signals* are the signals to this process to handle while the ranks run: an object like `Forwarding`, with `fd` and
+    `handle`. From SIGTERM the ranks have *time_to_end* seconds, by default the job's.
     """
 
     def __init__(
-        self, ranks: list[Rank], job: Job | None, time_to_end: float | None = None, signals: Any = None
+        self, ranks: list[Rank], job: Job | None, signals: Any = None, time_to_end: float | None = None
     ) -> None:
         self.job = job
         self.ranks = ranks
@@ -92,7 +92,7 @@ class Supervisor:
             job.output.finish()
             job.death_pipe.close()
             raise
-        return cls(ranks, job, signals=signals)
+        return cls(ranks, job, signals)
 
     def watch(self, events: BaseSelector) -> None:
         """Let *events* wait for all for which `wait` waits."""
