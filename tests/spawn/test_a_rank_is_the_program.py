@@ -374,3 +374,32 @@ def test_the_ranks_of_a_job_have_one_hash_seed_and_one_authkey() -> None:
     )
     first, second = done.stdout.splitlines()
     assert first == second
+
+
+# Of the standard library; the launcher imports them all.
+SHADOWED = ["array", "datetime", "pickle", "queue", "resource", "select", "socket", "struct", "types"]
+
+
+def test_a_program_finds_the_modules_of_its_folder_before_those_that_the_launcher_has_imported(tmp_path: Path) -> None:
+    for name in SHADOWED:
+        (tmp_path / f"{name}.py").write_text("is_own = True\n")
+    (tmp_path / "program.py").write_text(
+        f"import errno, json, {', '.join(SHADOWED)}\n"
+        f"print(all(each.is_own for each in ({', '.join(SHADOWED)})), hasattr(errno, 'EINTR'), json.dumps([1]))\n"
+    )
+    (launch := tmp_path / "bin" / "mp-spawn").parent.mkdir()  # as pip installs it
+    launch.write_text("import sys\nfrom mp_spawn.command.main import main\nsys.exit(main())\n")
+    command = [sys.executable, str(launch), "-n", "2"]
+    for kind in (["program.py"], ["-m", "program"]):
+        done = subprocess.run([*command, *kind], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(done.stdout.splitlines()) == ["[rank 0] True True [1]", "[rank 1] True True [1]"]
+
+
+def test_the_traceback_of_a_program_is_shown_whatever_modules_its_folder_has(tmp_path: Path) -> None:
+    (tmp_path / "traceback.py").write_text("")
+    (tmp_path / "program.py").write_text("import traceback\nraise ValueError('told')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mp_spawn", "-n", "1", "program.py"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "line 2, in <module>\n    raise ValueError('told')\nValueError: told" in done.stderr

@@ -278,7 +278,7 @@ def _execute(
     try:
         os.lseek(file, 0, os.SEEK_SET)
         process = subprocess.Popen(
-            [*python, "-c", PROGRAM.format(file=file, entry="main(file, path)"), "--multiprocessing-fork"],
+            [*python, "-c", PROGRAM.format(file=file, entry="main(file, path, at_start)"), "--multiprocessing-fork"],
             pass_fds={file, to_launcher, tracker, *popen.fds, *job.passed_on},
             env=_environment(),
         )

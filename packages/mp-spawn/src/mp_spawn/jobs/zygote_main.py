@@ -27,9 +27,11 @@ STARTED = struct.Struct("=iii")
 # Sent for a rank that has ended: the status as from waitpid, and the time on the clock of time.monotonic.
 STATUS = struct.Struct("=id")
 
-# The program of the zygote. The file begins with a pickled sys.path: this package may be found only there.
+# The program of the zygote. The current folder may have a pickle.py. The file begins with a pickled sys.path: this
+# package may be found only there.
 PROGRAM = (
-    "import pickle, sys; path = sys.path[:]; file = open({file}, 'rb'); sys.path[:] = pickle.load(file); "
+    "import sys; at_start = {{*sys.modules}}; path = sys.path[:]; sys.path[:] = filter(None, path); import pickle; "
+    "file = open({file}, 'rb'); sys.path[:] = pickle.load(file); "
     "from mp_spawn.jobs import zygote_main; zygote_main.{entry}"
 )
 
@@ -86,13 +88,16 @@ class ZygoteSpec(NamedTuple):
         return self.of_ranks() - spec.fds - {self.tracker}
 
 
-def main(file: IO[bytes], path: list[str]) -> None:
-    """Fork the ranks, then wait for them. *path* is the sys.path with which this interpreter has started."""
+def main(file: IO[bytes], path: list[str], at_start: set[str]) -> None:
+    """
+    Fork the ranks, then wait for them. This interpreter has started with that sys.path, and the modules *at_start*.
+    """
     # Not at the top, because the parent also imports this module. Every rank would import these.
     from mp_core.children import inheritance  # noqa: F401
     from mp_core.messages import definitions  # noqa: F401
     from mp_spawn.ranks import diagnostics, program  # noqa: F401
 
+    program.modules_at_start = at_start
     zygote: ZygoteSpec = pickle.load(file)
     specs = [process.spec for process in zygote.processes]
     for fd in {file.fileno(), zygote.socket, zygote.tracker, *zygote.of_ranks()}:
@@ -191,7 +196,7 @@ def _execute(zygote: ZygoteSpec, spec: RankSpec, file: IO[bytes]) -> NoReturn:
     os.lseek(own, 0, os.SEEK_SET)
     for fd in {*_kept(zygote, spec), own}:
         os.set_inheritable(fd, True)
-    entry = f"continue_in_fresh_interpreter(file, path, {spec.rank})"
+    entry = f"continue_in_fresh_interpreter(file, path, at_start, {spec.rank})"
     command = [*zygote.python, "-c", PROGRAM.format(file=own, entry=entry), "--multiprocessing-fork"]
     os.execve(command[0], command, {**os.environ, **spec.env})
 
@@ -202,8 +207,11 @@ def _kept(zygote: ZygoteSpec, spec: RankSpec) -> set[int]:
     return (spec.fds | {zygote.tracker} | of_the_launcher) - {spec.status.fd}
 
 
-def continue_in_fresh_interpreter(file: IO[bytes], path: list[str], rank: int) -> None:
+def continue_in_fresh_interpreter(file: IO[bytes], path: list[str], at_start: set[str], rank: int) -> None:
     """Run a rank that has executed an interpreter of its own."""
+    from mp_spawn.ranks import program
+
+    program.modules_at_start = at_start
     zygote: ZygoteSpec = pickle.load(file)
     file.close()
     process = next(process for process in zygote.processes if process.spec.rank == rank)

@@ -172,10 +172,15 @@ def _die_of(signum: signal.Signals) -> None:
 def text_of(error: BaseException, trace: TracebackType | None) -> str:
     """Return the error in one line, and below it the traceback *trace*."""
     before: Any = sys.path
+    others: dict[str, Any] = {}
     try:
         # A script's folder comes first, and may have modules of the names that the standard library's would import.
         library = os.path.dirname(os.__file__)
         sys.path = [library, os.path.join(library, "lib-dynload"), *before]
+        for name in sys.stdlib_module_names & sys.modules.keys():
+            file = getattr(sys.modules[name], "__file__", None) or library
+            if not file.startswith(library):
+                others[name] = sys.modules.pop(name)
         import traceback  # only a rank that fails needs it
 
         summary = traceback.TracebackException(type(error), error, trace)
@@ -184,6 +189,7 @@ def text_of(error: BaseException, trace: TracebackType | None) -> str:
         return f"{_reason(error)}\nNo traceback, for want of its module: {missing}\n{_reason(error)}\n"
     finally:
         sys.path = before
+        sys.modules.update(others)
 
 
 def _reason(error: BaseException) -> str:

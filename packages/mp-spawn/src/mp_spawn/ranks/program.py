@@ -37,6 +37,10 @@ from mp_spawn.ranks.child import leave_by, reporting, set_up, text_of, without_u
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind, Reporter
 
+#: With which the interpreter has started; empty if that is not known.
+modules_at_start: set[str] = set()
+# What a rank has imported at its first line, as the documentation says.
+_KEPT = frozenset({"multiprocessing", "mp_core", "mp_spawn"})
 # The bytes before the code in a compiled file.
 HEADER_OF_PYC = 16
 
@@ -150,6 +154,7 @@ def _begin(words: list[str], folder: str, arguments: list[str]) -> ModuleType:
     sys.orig_argv[:] = [sys.executable, *flags, *words, *arguments]
     if not sys.flags.safe_path:
         sys.path[:1] = [folder]
+        _forget_shadowed(folder)
     main = ModuleType("__main__")
     before = vars(sys.modules["__main__"])
     for name in ("__builtins__", "__annotations__"):  # the latter until Python 3.13
@@ -158,6 +163,20 @@ def _begin(words: list[str], folder: str, arguments: list[str]) -> ModuleType:
     main.__loader__ = importlib.machinery.BuiltinImporter
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     return main
+
+
+def _forget_shadowed(folder: str) -> None:
+    """Forget the modules that only we have imported where *folder* has others of their names: the program wants its."""
+    if not modules_at_start:
+        return
+    for name in [each for each in sys.modules.keys() - modules_at_start - _KEPT if "." not in each]:
+        own = getattr(sys.modules[name], "__spec__", None)
+        found = importlib.machinery.PathFinder.find_spec(name, [folder or os.getcwd()])
+        if own is None or own.origin in ("built-in", "frozen") or found is None or found.loader is None:
+            continue
+        if found.origin != own.origin:
+            for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+                del sys.modules[each]
 
 
 def run_executable(rank: int, path: str, arguments: list[str]) -> None:
