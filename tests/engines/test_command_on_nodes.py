@@ -246,6 +246,14 @@ def test_a_launchers_variable_that_is_not_a_number_is_named() -> None:
             several(NOTHING, {"PMI_SIZE": "two"})
 
 
+@pytest.mark.parametrize(("size", "number"), [("SLURM_STEP_NUM_NODES", "SLURM_NODEID"), ("PMI_SIZE", "PMI_RANK")])
+def test_a_launchers_variable_that_is_missing_is_named(size: str, number: str) -> None:
+    with pytest.raises(ValueError, match=f"{size} is 2, but {number} is not set"):
+        place_in_job(NOTHING, {size: "2"})
+    with pytest.raises(ValueError, match=f"{number}='x' is not a number"):
+        place_in_job(NOTHING, {size: "2", number: "x", "SLURM_STEP_NODELIST": "a,b"})
+
+
 def test_slurms_variables_give_the_place() -> None:
     place = place_in_job(NOTHING, SLURM)
     assert place is not None

@@ -490,3 +490,14 @@ def test_a_node_that_goes_before_the_others_have_come_may_come_again(script: str
         assert any("has gone again" in line for line in lines)
         with node(1, port, script, "show", nodes=3) as node_1, node(2, port, script, "show", nodes=3) as node_2:
             assert [finish(each)[0] for each in (node_0, node_1, node_2)] == [0, 0, 0]
+
+
+def test_a_node_gives_a_silent_program_at_node_0s_port_no_more_than_its_time_to_join(script: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        began = time.monotonic()
+        with node(1, silent.getsockname()[1], "--rdzv-conf", "join_timeout=2", script, "show") as node_1:
+            code, _, err = finish(node_1)
+    assert (code, "it does not say who it is" in err) == (1, True)
+    assert time.monotonic() - began < 10.0

@@ -79,6 +79,8 @@ def test_each_rank_gets_its_devices(show: str) -> None:
     for number in ("2", "auto"):
         done = command("-n", number, *arguments, CUDA_VISIBLE_DEVICES="3, 5,MIG-a,7,9")
         assert lines(done) == ["[rank 0] 0 3,5", "[rank 1] 1 MIG-a,7"]
+    done = command("-n", "auto", *arguments, CUDA_VISIBLE_DEVICES="3,5,-1,7,9")  # to CUDA, -1 ends the list
+    assert lines(done) == ["[rank 0] 0 3,5"]
 
 
 def test_devices_without_a_variable_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +224,7 @@ def test_a_program_ends_with_the_command_even_if_that_is_killed(start_method: st
         (["--log-dir", "", __file__], "--log-dir is an empty text; give a folder"),
         (["--env", "A", __file__], "--env A is no variable; give NAME=VALUE"),
         (["--env", "RANK=7", __file__], "--env RANK=7: the launcher sets RANK for each rank; leave it out"),
+        (["--env", "TORCHELASTIC_RESTART_COUNT=7", __file__], "the launcher sets TORCHELASTIC_RESTART_COUNT for each"),
         (["-n", "2", "--local-ranks-filter", "5,3", __file__], "--local-ranks-filter 3,5 is none of the ranks 0 to 1"),
         (["--log-dir", "x", "--output", "prefix", __file__], "give --log-dir with --tee for both"),
         (["--timeout", "-1", __file__], "--timeout: -1 is no time to wait; give seconds, 2000000 at most"),
@@ -238,6 +241,13 @@ def test_a_wrong_option_is_described_in_one_line(arguments: list[str], text: str
     assert done.returncode == 2
     assert text in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_an_empty_port_of_the_environment_is_none_and_one_that_is_no_number_is_named(show: str) -> None:
+    done = command("-n", "2", show, "int(os.environ['MASTER_PORT']) > 0", MASTER_PORT="", MASTER_ADDR="")
+    assert lines(done) == ["[rank 0] 0 True", "[rank 1] 1 True"]
+    done = command("-n", "2", show, "1", MASTER_PORT="abc")
+    assert (done.returncode, "MASTER_PORT='abc' is not a number" in done.stderr) == (2, True)
 
 
 SECOND_OF_TWO = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "localhost"]

@@ -103,15 +103,24 @@ def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, st
             raise ValueError(f"srun has started {tasks} tasks on {nodes} nodes; give srun --ntasks-per-node 1")
         host = first_host(environ.get("SLURM_STEP_NODELIST", ""))
         identity = f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
-        return nodes, int(environ["SLURM_NODEID"]), host, identity
+        return nodes, _own_number(environ, "SLURM_NODEID", "SLURM_STEP_NUM_NODES"), host, identity
     for size, rank, local, job in (
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"),
         ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "PMI_ID_OF_JOB"),
     ):
         if (nodes := number_in(environ, size, 1)) > 1:
             on_one_machine = environ.get(local) == environ[size]
-            return nodes, int(environ[rank]), "127.0.0.1" if on_one_machine else None, environ.get(job, "")
+            host = "127.0.0.1" if on_one_machine else None
+            return nodes, _own_number(environ, rank, size), host, environ.get(job, "")
     return None, None, None, None
+
+
+def _own_number(environ: Mapping[str, str], name: str, size: str) -> int:
+    """Return the number of this node; `ValueError` if the launcher that has set *size* has not set *name*."""
+    if not environ.get(name):
+        said = f"{size} is {environ[size]}, but {name} is not set"
+        raise ValueError(f"{said}; unset {size}, or start each node by srun or mpirun")
+    return number_in(environ, name, 0)
 
 
 def _number(identity: str, key: bytes) -> int:

@@ -29,6 +29,8 @@ from mp_spawn.ranks.signals import FORWARDED, Forwarding
 
 # Seconds for node 0 to prove who it is.
 TO_PROVE = 15.0
+# For that, however late it is.
+AT_LEAST = 1.0
 # A node is told by node 0 when all have come, and waits for it a little longer than node 0 waits for them.
 LONGER = 15.0
 AGAIN = 0.2
@@ -141,7 +143,8 @@ def _come(place: JobPlace, ranks: int, deadline: float) -> Wire:
     silent = 0
     while True:
         try:
-            peer = socket.create_connection((place.host, place.port), timeout=TO_PROVE)
+            left = max(AT_LEAST, deadline - time.monotonic())
+            peer = socket.create_connection((place.host, place.port), timeout=min(TO_PROVE, left))
         except OSError as error:
             if time.monotonic() > deadline:
                 raise EngineError(f"{where} does not answer: {error}") from error
@@ -157,7 +160,7 @@ def _come(place: JobPlace, ranks: int, deadline: float) -> Wire:
         except TimeoutError as error:
             peer.close()
             silent += 1
-            if silent == MOST_SILENT:
+            if silent == MOST_SILENT or time.monotonic() > deadline:
                 raise EngineError(f"{where} is not believed: it does not say who it is. {WHAT_TO_CHECK}") from error
         except (EOFError, OSError) as error:
             # It had too many others to serve, see Note [Unproven peers].

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from mp_core.system.control_groups import processors
 from mp_spawn.calls.payload import Call
 from mp_spawn.output.streams import NO_STREAM, Selection, Streams
 from mp_spawn.ranks.program import folder_of, run_code, run_executable, run_module, run_script
-from mp_spawn.ranks.rank_variables import OF_A_RANK, job_variables
+from mp_spawn.ranks.rank_variables import OF_A_RANK, RESTART_COUNT, job_variables
 
 NVIDIA_DEVICES = "/dev"
 #: Makes a block whose run is recorded, if ``--timeline`` is given.
@@ -65,10 +65,14 @@ def count_per_node(text: str | None) -> int:
 
 
 def visible_devices() -> list[str]:
-    """Return the CUDA devices of this process: those of CUDA_VISIBLE_DEVICES, or the numbers of all there are."""
+    """
+    Return the CUDA devices of this process: those of CUDA_VISIBLE_DEVICES, or the numbers of all there are. To CUDA, a
+    name that is none ends the list.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return [name for name in (part.strip() for part in named.split(",")) if name and name != "-1"]
+        parts = (part.strip() for part in named.split(","))
+        return [*takewhile(lambda name: name and not name.startswith("-"), parts)]
     return [
         str(k) for k, _ in enumerate(path for path in os.listdir(NVIDIA_DEVICES) if re.fullmatch(r"nvidia\d+", path))
     ]
@@ -104,7 +108,7 @@ def variables_of(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not (name and equals):
             raise ValueError(f"--env {pair} is no variable; give NAME=VALUE")
-        if name in OF_A_RANK:
+        if name in OF_A_RANK or name == RESTART_COUNT:
             raise ValueError(f"--env {pair}: the launcher sets {name} for each rank; leave it out")
         variables[name] = value
     return variables

@@ -29,7 +29,7 @@ from mp_spawn.command.command_options import (
     restarts_all,
     with_folder,
 )
-from mp_spawn.command.several_nodes import several_nodes
+from mp_spawn.command.several_nodes import number_in, several_nodes
 from mp_spawn.errors import ProcessException
 from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
@@ -230,8 +230,8 @@ def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
     # A job inside a rank is another job, whose ranks meet elsewhere.
     environ = {} if chosen.standalone or INSIDE in os.environ else os.environ
     host = chosen.master_addr or environ.get("MASTER_ADDR") or "127.0.0.1"
-    port = chosen.master_port or environ.get("MASTER_PORT", "0")
-    if port != "0":
+    port = chosen.master_port or number_in(environ, "MASTER_PORT", 0)
+    if str(port) != "0":
         return host, port
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

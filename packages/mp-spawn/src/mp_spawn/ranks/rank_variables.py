@@ -5,6 +5,7 @@ from __future__ import annotations
 #: Set for each rank: a command that a rank starts is no node of the job.
 INSIDE = "MP_SPAWN_INSIDE"
 RUN_ID = "TORCHELASTIC_RUN_ID"
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 #: No variables of all ranks together: they are a rank's place.
 OF_A_RANK = frozenset(
     {
@@ -55,4 +56,4 @@ def job_variables(role: str, run_id: str, max_restarts: int) -> dict[str, str]:
 
 def restart_variables(environment: dict[str, str], restarts: int) -> dict[str, str]:
     """Return the variable that counts the restarts of a rank, if *environment* is that of a rank of the command."""
-    return {"TORCHELASTIC_RESTART_COUNT": str(restarts)} if RUN_ID in environment else {}
+    return {RESTART_COUNT: str(restarts)} if RUN_ID in environment else {}
