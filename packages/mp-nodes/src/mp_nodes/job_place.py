@@ -110,8 +110,8 @@ def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, st
     ):
         if (nodes := number_in(environ, size, 1)) > 1:
             on_one_machine = environ.get(local) == environ[size]
-            host = "127.0.0.1" if on_one_machine else None
-            return nodes, _own_number(environ, rank, size), host, environ.get(job, "")
+            number = _own_number(environ, rank, size)
+            return nodes, number, "127.0.0.1" if on_one_machine else None, environ.get(job, "")
     return None, None, None, None
 
 
