@@ -1,7 +1,8 @@
 """Aliases and parameters of types travel with what they stand for: pickle would write their names only.
 
-Each but an alias of the statement `type`, which has no weak references, gets an identity when it is sent first or its
-process is forked. By that it is one object in each process, as a class is, see Note [One class] in definitions.py.
+Each but an alias of the statement `type`, which has no weak references, gets an identity when it is sent first; one
+that is a global, or a parameter of a function or class, before its process is forked. By that it is one object in
+each process, as a class is, see Note [One class] in definitions.py.
 
 Note [What is found later]
 --------------------------
@@ -14,12 +15,12 @@ in a list that the message fills last:
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import os
 import sys
 import weakref
 from keyword import iskeyword
+from types import FunctionType
 
 from mp_core.messages.contents import class_name_of
 from mp_core.system.handler_errors import is_of_handler
@@ -29,15 +30,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-# The other arguments of what makes one, as far as this Python has them.
+# The other arguments of what makes one.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "NewType": (),
-    "TypeVar": ("bound", "covariant", "contravariant", "default"),
-    "ParamSpec": ("bound", "covariant", "contravariant", "default"),
-    "TypeVarTuple": ("default",),
+    "TypeVar": ("bound", "covariant", "contravariant"),
+    "ParamSpec": ("bound", "covariant", "contravariant"),
+    "TypeVarTuple": (),
 }
 _STARS = {"TypeVar": "", "TypeVarTuple": "*", "ParamSpec": "**"}
 _KINDS = frozenset({*_OPTIONS, "ParamSpecArgs", "ParamSpecKwargs", "TypeAliasType"})
+_MODULES = ("typing", "typing_extensions")
+# What a Python before 3.13 does not know is an attribute, which typing_extensions sets.
+_OF_EXTENSIONS = ("__default__", "has_default", "__infer_variance__")
 _identities: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 # Where one finds what it stands for, by its `id`, until that is there.
@@ -47,7 +51,7 @@ _places: dict[int, list[Any]] = {}
 def is_one(thing: Any) -> bool:
     """Tell whether *thing* is an alias or a parameter of types."""
     name = class_name_of(type(thing))
-    return name in _KINDS and type(thing) is getattr(sys.modules.get("typing"), name, None)
+    return name in _KINDS and any(type(thing) is getattr(sys.modules.get(each), name, None) for each in _MODULES)
 
 
 def is_of_main(thing: Any) -> bool:
@@ -60,9 +64,22 @@ def is_of_main(thing: Any) -> bool:
 
 
 def identify(thing: Any) -> None:
-    """Give *thing* its identity if it is an alias or a parameter."""
-    if is_one(thing) and type(thing).__name__ in _OPTIONS:
-        _identity(thing)
+    """Give its identity to *thing* if it is an alias or a parameter, and to the parameters of a function or class."""
+    parameters = getattr(thing, "__type_params__", ()) if issubclass(type(thing), FunctionType | type) else ()
+    for each in (thing, *(parameters if type(parameters) is tuple else ())):
+        if is_one(each) and type(each).__name__ in _OPTIONS:
+            _identity(each)
+
+
+def identities() -> frozenset[str]:
+    """Return the identities so far, which a child that is forked now knows."""
+    return frozenset(_known)
+
+
+def has_one_of(identities: frozenset[str], thing: Any) -> bool:
+    """Tell whether an alias or a parameter has one of these *identities*."""
+    named = getattr(thing, "__origin__", thing)
+    return type(named).__name__ in _OPTIONS and _identities.get(named) in identities
 
 
 def _identity(thing: Any) -> str:
@@ -78,15 +95,32 @@ def reduce(thing: Any) -> Any:
         return _reduce_alias(thing)
     if kind not in _OPTIONS:
         return getattr, (thing.__origin__, kind.removeprefix("ParamSpec").lower())
-    if getattr(thing, "__infer_variance__", kind == "TypeVarTuple" and sys.version_info >= (3, 12)):
+    if sys.version_info >= (3, 12) and getattr(thing, "__infer_variance__", kind == "TypeVarTuple"):
         return _reduce_parameter(thing)
     if kind == "NewType":
         args = thing.__qualname__, thing.__supertype__
     else:
         args = thing.__name__, *getattr(thing, "__constraints__", ())
-    options = {name: getattr(thing, f"__{name}__") for name in _OPTIONS[kind] if hasattr(thing, f"__{name}__")}
+    options = {name: getattr(thing, f"__{name}__") for name in _OPTIONS[kind]}
+    if sys.version_info >= (3, 13) and getattr(thing, "has_default", bool)():
+        options["default"] = thing.__default__
     make: Any = type(thing)
-    return made, (_identity(thing), thing.__module__, functools.partial(make, *args, **options))
+    return (
+        *(made, (_identity(thing), thing.__module__, functools.partial(make, *args, **options))),
+        *(_attributes(thing), None, None, set_attributes),
+    )
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """Return the attributes that the program, or typing_extensions, has set."""
+    names = [name for name in _OF_EXTENSIONS if not hasattr(type(thing), name) and hasattr(thing, name)]
+    names += [name for name in getattr(thing, "__dict__", ()) if not name.startswith("__")]
+    return {name: getattr(thing, name) for name in names}
+
+
+def set_attributes(thing: Any, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        setattr(thing, name, value)
 
 
 def made(identity: str, module: str, make: Callable[[], Any]) -> Any:
@@ -121,10 +155,9 @@ def _reduce_alias(alias: Any) -> Any:
     """For an alias of the statement `type`; one without parameters may refer to itself."""
     name: str = alias.__name__
     value = _evaluated(lambda: (alias.__value__,))
-    if alias.__type_params__ or not (name.isascii() and name.isidentifier()) or iskeyword(name) or name == "__debug__":
-        parameters = {"type_params": alias.__type_params__}
-        args = type(alias), (name, *(value or [object])), parameters
-        return copyreg.__newobj_ex__, args  # type: ignore[attr-defined]
+    is_plain = name.isascii() and name.isidentifier() and not iskeyword(name) and name != "__debug__"
+    if alias.__type_params__ or not is_plain or type(alias).__module__ != "typing":
+        return made_by_call, (type(alias), name, *(value or [object]), alias.__type_params__)
     return made_by_statement, (f"type {name} = __mp_look(0)",), value, None, None, set_values
 
 
@@ -136,6 +169,12 @@ def _evaluated(evaluate: Callable[[], Iterable[Any]]) -> list[Any]:
         if is_of_handler(error):
             raise
         return []
+
+
+def made_by_call(make: Any, name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
+    """Return an alias of the main module: that of its caller."""
+    namespace = {"__name__": "__main__", "make": make}
+    return eval("lambda *args, **options: make(*args, **options)", namespace)(name, value, type_params=parameters)
 
 
 def made_by_statement(source: str) -> Any:

@@ -277,8 +277,9 @@ def see_identity(contents: Contents, each: Any) -> None:
     """For an object that is compared by its identity: `look` does it."""
 
 
-def _see_class_alone(contents: Contents, each: Any) -> None:
-    contents.objects.append(type(each))
+def _see_weak_reference(contents: Contents, each: Any) -> None:
+    """An object has one without a callback, so that another one is to another object."""
+    contents.objects.append(each)
 
 
 def _see_links(contents: Contents, each: Any) -> None:
@@ -399,7 +400,7 @@ def _find_way(kind: type) -> _Way:
     if any(_names_of_parts(base) for base in _bases_of(kind)):
         return _see_parts(kind)
     if kind is weakref.ref:
-        return _see_class_alone
+        return _see_weak_reference
     if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
         return _see_method
     if issubclass(kind, types.ModuleType):

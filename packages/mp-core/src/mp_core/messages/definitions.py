@@ -94,11 +94,13 @@ if TYPE_CHECKING:
 
 # What a class says of itself, whatever its metaclass or an attribute of this name says.
 _OF_TYPE: dict[str, Callable[[type], Any]] = {
-    name: type.__dict__[name].__get__ for name in ("__bases__", "__name__", "__qualname__")
+    **{name: type.__dict__[name].__get__ for name in ("__bases__", "__name__", "__qualname__")},
+    "__class__": type,
 }
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
-_OF_MAIN = ("__main__", "builtins")
+_OF_MAIN = ("__main__", "builtins", None)
 _PLAIN = (int, float, str, bytes, bool, type(None))
+_DESCRIPTORS = (property, classmethod, staticmethod)
 _OF_CACHE = ("__wrapped__", "cache_parameters")
 #: The reducers of multiprocessing for what has functions in it.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
@@ -142,6 +144,12 @@ class Pickler(ForkingPickler):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if kind is functools.cached_property:  # it has a lock up to 3.11
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
+        if (dataclasses := sys.modules.get("dataclasses")) and thing is dataclasses.MISSING:
+            return getattr, (dataclasses, "MISSING")
+        if kind is functools.partial and vars(thing):
+            return thing.__reduce__()  # multiprocessing leaves its attributes out
+        if issubclass(kind, _DESCRIPTORS) and kind not in _DESCRIPTORS and kind not in self.dispatch_table:
+            return _reduce_descriptor(kind, thing)
         if kind is weakref.WeakKeyDictionary:  # as a `functools.singledispatch` function has, to look up less
             return kind, (dict(thing),)
         if kind in (BuiltinFunctionType, MethodType) and "globals_ref" in vars(self):
@@ -153,8 +161,12 @@ class Pickler(ForkingPickler):
             self._making -= 1
             return _Made, ()
         if aliases.is_one(thing):
-            is_named = self.same_main or main_can_be_imported() or not aliases.is_of_main(thing)
-            return NotImplemented if is_named else aliases.reduce(thing)
+            if self.same_main or main_can_be_imported() or not aliases.is_of_main(thing):
+                return NotImplemented
+            if self.names and self.inheritance and not aliases.has_one_of(self.inheritance.aliases, thing):
+                raise NotInherited
+            self._use_cloudpickle(thing)
+            return aliases.reduce(thing)
         if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
             return NotImplemented
         if is_found_by_name(thing, self.same_main):
@@ -223,16 +235,7 @@ class Pickler(ForkingPickler):
         length = getattr(thing, "_length_", None) if type(thing).__module__ == "_ctypes" else None
         if length is not None and thing is thing._type_ * length:
             return operator.mul, (thing._type_, length)  # its metaclass makes no class by a call
-        base = _cloudpickle(thing).Pickler
-        if "globals_ref" not in vars(self):
-            self.globals_ref: dict[int, Any] = {}
-            for kind, reducer in base.dispatch_table.items():
-                if kind not in self.dispatch_table:
-                    # cloudpickle would send a copy of what is in a file.
-                    own = _reduce_file if kind is io.TextIOWrapper else reducer
-                    dict.__setitem__(self.dispatch_table, kind, own)
-            if not main_can_be_imported():
-                self.globals_ref[id(vars(sys.modules["__main__"]))] = _MAIN
+        base = self._use_cloudpickle(thing)
         if not isinstance(thing, FunctionType):
             found = base.reducer_override(self, thing)
             if len(found) != 6:
@@ -259,16 +262,32 @@ class Pickler(ForkingPickler):
         make, args, state, _, _, setter = base._dynamic_function_reduce(self, thing)
         if parameters := getattr(thing, "__type_params__", ()):
             state[1]["__type_params__"] = parameters
+        # cloudpickle overlooks what the body of a class, in the function, uses.
+        used, given = {name for name in names_of_globals(thing.__code__) if not _is_pythons(name)}, thing.__globals__
+        state[1]["__globals__"].update((name, given[name]) for name in used & given.keys())
         if args[1] is not _MAIN:
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
         needed = {name: Absent if is_handle(value) else value for name, value in needed.items()}
-        used = names_of_globals(thing.__code__) - vars(sys.modules["__main__"]).keys()
-        needed.update((name, Absent) for name in used if not name.startswith("__"))
+        needed.update((name, Absent) for name in used - given.keys())
         if self.inherits:
             needed = self._stand_ins(thing.__code__, needed)
         return make, args, (setter, state, needed), None, None, _set_function
+
+    def _use_cloudpickle(self, thing: Any) -> Any:
+        """Return cloudpickle's pickler, which has got its reducers, as for code, into this one."""
+        base = _cloudpickle(thing).Pickler
+        if "globals_ref" not in vars(self):
+            self.globals_ref: dict[int, Any] = {}
+            for kind, reducer in base.dispatch_table.items():
+                if kind not in self.dispatch_table:
+                    # cloudpickle would send a copy of what is in a file.
+                    own = _reduce_file if kind is io.TextIOWrapper else reducer
+                    dict.__setitem__(self.dispatch_table, kind, own)
+            if not main_can_be_imported():
+                self.globals_ref[id(vars(sys.modules["__main__"]))] = _MAIN
+        return base
 
     def _function_getnewargs(self, function: Any) -> Any:
         # By its class: if the pickler had cloudpickle's as its attribute, that would keep it, and what it has pickled.
@@ -286,6 +305,20 @@ class Pickler(ForkingPickler):
             except _UnknownError as error:
                 raise _UnknownGlobalError(repr(name)) from error
         return found
+
+
+def _reduce_descriptor(kind: Any, thing: Any) -> Any:
+    """Return the reduction of a property, or a method of a class, whose class derives from Python's."""
+    if issubclass(kind, property):
+        return _made_descriptor, (kind, property, thing.fget, thing.fset, thing.fdel, thing.__doc__)
+    base = classmethod if issubclass(kind, classmethod) else staticmethod
+    return _made_descriptor, (kind, base, thing.__func__)
+
+
+def _made_descriptor(kind: Any, base: Any, *args: Any) -> Any:
+    made = kind.__new__(kind, *args)
+    base.__init__(made, *args)
+    return made
 
 
 def _reduce_file(file: Any) -> Any:
@@ -395,6 +428,11 @@ def _trial(tried: dict[int, Any]) -> _Trial:
 
 def _is_definition(thing: Any) -> bool:
     return issubclass(type(thing), FunctionType | type | ModuleType | lru_cache_wrapper)
+
+
+def _is_pythons(name: str) -> bool:
+    """Tell whether a global has a name of Python's own, as each module has others of them."""
+    return name.startswith("__") and name.endswith("__")
 
 
 def _own_parts(function: Any) -> Any:
@@ -599,7 +637,7 @@ def _set_attributes(
     own = attributes_of(kind)
     is_new = kind in _made and kind not in _names_of
     for name, value in says.items():
-        if value != _OF_TYPE[name](kind) and not (is_new and name == "__bases__"):
+        if value != _OF_TYPE[name](kind) and not (is_new and name in ("__bases__", "__class__")):
             type.__setattr__(kind, name, value)
     for name in _names_of.get(kind, {*own}) | main_globals.restored(kind):
         if name in own and name not in names and _is_of_program(own[name]):
@@ -629,6 +667,7 @@ def identify() -> None:
             if isinstance(thing, type):
                 _identity(thing)
             _identify(thing)
+            aliases.identify(thing)
         for thing in list(names.values()):
             # Of one that has no weak references, as a list, nobody knows whether it is still the same.
             if has_weak_references(thing) and not issubclass(type(thing), ModuleType):

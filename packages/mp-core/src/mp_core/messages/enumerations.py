@@ -11,6 +11,7 @@ arguments of `__getnewargs__` or of its reduction; what `__init__` and later lin
 from __future__ import annotations
 
 import copyreg
+import weakref
 from types import BuiltinFunctionType, MemberDescriptorType
 
 TYPE_CHECKING = False
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from enum import EnumMeta
     from typing import Any
 
+# The names of the attributes of members, by the members' own, which the last message has set.
+_names_of: weakref.WeakKeyDictionary[type, dict[str, list[str]]] = weakref.WeakKeyDictionary()
 # What enum itself sets.
 _OF_ENUM = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_", "_inverted_"})
 
@@ -54,8 +57,9 @@ def _data_of(base: Any, member: Any) -> Any:
 
 def members_of(kind: EnumMeta, can_be_pickled: Callable[[Any], bool]) -> dict[str, Any]:
     """
-    Return the name of the member that each name means, and what `__init__`, `__new__` or a line has given it: its
-    attributes, and those in slots. A task may well do without what cannot be pickled.
+    Return the name of the member that each name means, its value, what `__init__`, `__new__` or a line has given it
+    (its attributes, and those in slots), and the names of all attributes. A task may well do without what cannot be
+    pickled.
     """
     members: dict[str, Any] = dict(kind.__members__)
     slots = _slots_of(kind)
@@ -64,7 +68,7 @@ def members_of(kind: EnumMeta, can_be_pickled: Callable[[Any], bool]) -> dict[st
         own = {key: value for key, value in getattr(member, "__dict__", {}).items() if key not in _OF_ENUM}
         in_slots = {key: slot.__get__(member) for key, slot in slots.items() if _has(slot, member)}
         given = [{key: value for key, value in each.items() if can_be_pickled(value)} for each in (own, in_slots)]
-        found[name] = member._name_, *given
+        found[name] = member._name_, member._value_, *given, [*own]
     return found
 
 
@@ -122,10 +126,16 @@ def set_members(kind: Any, members: dict[str, Any]) -> None:
     """Set what `members_of` has returned; the names are in the order of the program then."""
     known: dict[str, Any] = kind._member_map_
     slots = _slots_of(kind)
-    for name, (own_name, given, in_slots) in members.items():
+    before = _names_of.get(kind, {})
+    _names_of[kind] = {own_name: names for own_name, *_, names in members.values()}
+    for name, (own_name, value, given, in_slots, names) in members.items():
         member = known[own_name]
-        if given:
-            vars(member).update(given)  # a property may have the name of one
+        if type(value).__hash__ is None:  # it may have been changed in place
+            member._value_ = value
+        if own := getattr(member, "__dict__", None):  # a property may have the name of one
+            for each in {*before.get(own_name, own)} - {*names} - _OF_ENUM:
+                own.pop(each, None)
+            own.update(given)
         for key, value in in_slots.items():
             slots[key].__set__(member, value)
         if name != own_name:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 READS = frozenset(opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in opmap)
 USES = READS | {opmap["STORE_GLOBAL"], opmap["DELETE_GLOBAL"]}
 _LOAD, _MORE = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]
+# In the body of a class: what it has set before is its own.
+_LOAD_ANY, _STORE_OWN = opmap["LOAD_NAME"], opmap["STORE_NAME"]
 _names: weakref.WeakKeyDictionary[CodeType, dict[frozenset[int], frozenset[str]]] = weakref.WeakKeyDictionary()
 
 
@@ -25,7 +27,7 @@ def function_parts(function: Any) -> list[Any]:
             parts += [part for item in each.items() for part in item]
         parts.append(...)
     if function.__closure__:
-        parts += [_content(cell) for cell in function.__closure__]
+        parts += [content_of(cell) for cell in function.__closure__]
     return parts
 
 
@@ -33,10 +35,11 @@ def words_of(function: Any) -> tuple[Any, Any, Any]:
     return function.__name__, function.__qualname__, function.__doc__
 
 
-def _content(cell: Any) -> Any:
+def content_of(cell: Any) -> Any:
+    """Return what is in a cell; None if it is empty."""
     try:
         return cell.cell_contents
-    except ValueError:  # it is empty
+    except ValueError:
         return None
 
 
@@ -57,9 +60,11 @@ def names_of_globals(code: CodeType, operations: frozenset[int] = USES) -> froze
 
 
 def _named_in(code: CodeType, operations: frozenset[int]) -> Iterator[str]:
-    more, instructions = 0, code.co_code
+    more, instructions, own = 0, code.co_code, set()
     for operation, argument in zip(instructions[::2], instructions[1::2], strict=True):
         argument |= more
-        if operation in operations:
+        if operation == _STORE_OWN:
+            own.add(argument)
+        elif operation in operations and not (operation == _LOAD_ANY and argument in own):
             yield code.co_names[argument >> 1 if operation == _LOAD else argument]  # its last bit says something else
         more = argument << 8 if operation == _MORE else 0

@@ -33,7 +33,7 @@ import weakref
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from mp_core.children.main_module import NotInherited, is_found_by_name, is_imported
-from mp_core.messages import main_globals
+from mp_core.messages import aliases, main_globals
 from mp_core.messages.contents import (
     VALUES,
     Contents,
@@ -134,7 +134,14 @@ class Inheritance:
         self.picklers: dict[Any, type] = {}
         self._noted: dict[int, _Noted] = {}  # by the `id`
         self._globals: dict[str, _Global] = {}  # that functions mention
-        self._note(dict(vars(sys.modules["__main__"])))
+        # By the `id`: those of a function whose globals are neither the main module's nor those of another module.
+        self._others: dict[int, dict[str, _Global]] = {}
+        main = dict(vars(sys.modules["__main__"]))
+        for value in main.values():
+            aliases.identify(value)
+        self._note(main)
+        #: Those of aliases and parameters of types that the workers know.
+        self.aliases = aliases.identities()
         _alive.add(self)
 
     def _note(self, main: dict[str, Any]) -> None:
@@ -145,6 +152,7 @@ class Inheritance:
             contents = contents_of(each)
             if contents is None or not contents.complete or contents.count > left:
                 continue
+            aliases.identify(each)
             left -= contents.count
             parts = [*contents.definitions]
             if type(each) is FunctionType:
@@ -153,6 +161,8 @@ class Inheritance:
                     self._globals[name] = noted = _Global(value)
                     if noted.is_looked_at:
                         parts.append(value)
+                if names := _of_no_module(each):
+                    self._others[id(each)] = {name: _Global(each.__globals__.get(name, Absent)) for name in names}
             for part in parts:
                 if id(part) not in seen:
                     seen.add(id(part))
@@ -175,6 +185,18 @@ class Inheritance:
             raise NotInherited
         return noted
 
+    def noted_others(self, function: Any) -> dict[str, _Global]:
+        """
+        Return what globals of its own a function had at the fork; raise `NotInherited` if the workers may have others.
+        """
+        names = _of_no_module(function)
+        if not names:
+            return {}
+        found = self._others.get(id(function), {})
+        if found.keys() != names or not _are_steady(function, found):
+            raise NotInherited
+        return found
+
     def noted_global(self, name: str, value: Any) -> _Global:
         """Return what the global was at the fork; raise `NotInherited` if the workers may have another *value*."""
         found = self._globals.get(name)
@@ -190,6 +212,7 @@ class Needs:
         self._main = main = vars(sys.modules["__main__"])
         self._definitions: list[tuple[Callable[[], Any], _Noted]] = []
         self._globals: dict[str, tuple[_Global, _Noted | None]] = {}
+        self._others: list[tuple[Callable[[], Any], dict[str, _Global]]] = []
         pending, seen = [definition], set()
         for each in pending:  # it grows
             if id(each) in seen:
@@ -206,8 +229,8 @@ class Needs:
                     self._globals[name] = before, contents
                     if contents is not None:
                         pending += [value] if is_definition(value) else [found() for found in contents.definitions]
-            elif type(each) is FunctionType and not _has_steady_globals(each):
-                raise NotInherited
+            elif type(each) is FunctionType and (others := inheritance.noted_others(each)):
+                self._others.append((weakref.ref(each), others))
 
     def are_same(self) -> bool:
         """Tell whether the workers still have all of it."""
@@ -216,6 +239,8 @@ class Needs:
             looked_at.add(noted)
             if not noted.is_same(known()):
                 return False
+        if not all(_are_steady(known(), others) for known, others in self._others):
+            return False
         for name, (before, contents) in self._globals.items():
             value = self._main.get(name, Absent)
             if not before.is_same(value):
@@ -234,13 +259,21 @@ def _code_alone(thing: Any) -> Any:
     return None if thing.__dict__ else (thing.__code__, *words_of(thing))
 
 
-def _has_steady_globals(function: Any) -> bool:
-    """Tell whether the globals of a function that is not of the main module are a module's, or never change."""
-    names = function.__globals__
-    if vars(sys.modules.get(names.get("__name__"), sys)) is names:
-        return True
-    found = [names[name] for name in names_of_globals(function.__code__) & names.keys()]
-    return all(type(value) is BuiltinFunctionType or not _is_looked_at(value) for value in found)
+def _of_no_module(function: Any) -> frozenset[str]:
+    """Return the names of the globals that a function uses, if these are not a module's."""
+    given = function.__globals__
+    if vars(sys.modules.get(given.get("__name__"), sys)) is given:
+        return frozenset()
+    return names_of_globals(function.__code__)
+
+
+def _are_steady(function: Any, others: dict[str, _Global]) -> bool:
+    """Tell whether a function has its own globals as at the fork, all of which are such as never change in place."""
+    values = {} if function is None else {name: function.__globals__.get(name, Absent) for name in others}
+    return values.keys() == others.keys() and all(
+        each.is_same(values[name]) and (not each.is_looked_at or type(values[name]) is BuiltinFunctionType)
+        for name, each in others.items()
+    )
 
 
 def _is_callable_by_name(value: Any) -> bool:

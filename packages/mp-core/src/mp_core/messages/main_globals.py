@@ -9,6 +9,7 @@ made of one stays:
     an initializer changes it in place: fills a dict, ...    seen by a look at its contents, before and after
     an initializer gives a class an attribute                likewise; the class is one object in all messages
     an initializer gives a function an attribute             likewise; the function of a later message gets it
+    an initializer changes a function's cells, its defaults  likewise; the function stays, until its code is another one
     a task changes it in place                               not seen: the next message replaces it
     it is a generator of random numbers                      goes on here, until the program has another state
 """
@@ -18,12 +19,13 @@ from __future__ import annotations
 import pickle
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import process
 from types import FunctionType
 
 from mp_core.children.main_module import main_can_be_imported
 from mp_core.messages.contents import attributes_of, contents_of, module_of
+from mp_core.messages.function_parts import content_of
 from mp_core.messages.random_generators import GENERATORS, name_of, set_state, state_of
 
 TYPE_CHECKING = False
@@ -37,9 +39,9 @@ MOST_OF_ALL = 50_000  # objects that are looked at before an initializer: some m
 # The globals that messages have set, and those from before: the main module of a new child has names of Python's own.
 _given: dict[str, Any] | None = None
 # What an initializer has given attributes; the functions by their names, since each message makes new ones, with the
-# names of these attributes.
+# names of these attributes, and numbers for their defaults and cells.
 _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
-_own_functions: dict[str, set[str]] = {}
+_own_functions: dict[str, set[Any]] = {}
 # The states of the generators of random numbers that messages have brought, and of those that an initializer found.
 _states: dict[str, bytes] = {}
 _has_states = False  # of all that were there at the fork
@@ -52,6 +54,7 @@ _classes_before: dict[type, dict[str, tuple[Any, Any]]] = {}
 # The attributes of classes that were taken back, until the next message.
 _restored: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 
+_METHODS = (FunctionType, property, staticmethod, classmethod)
 _HANDLES = (
     ("multiprocessing.pool", "Pool"),
     ("multiprocessing.pool", "ApplyResult"),
@@ -101,11 +104,32 @@ def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable
             generators.append((name, value, state))
         else:
             if name in _own_functions and type(value) is type(main.get(name)) is FunctionType:
-                own = vars(main[name])
-                vars(value).update((key, own[key]) for key in _own_functions[name] if key in own)
+                value = _with_own_parts(value, main[name], _own_functions[name])
             main[name] = _given[name] = resolved(value)
     if generators:
         _set_generators(main, _given, generators)
+
+
+def _with_own_parts(function: Any, own: Any, parts: set[Any]) -> Any:
+    """Return a function with what this process has given its *own*; or that, if only its defaults or cells differ."""
+    if any(type(part) is int for part in parts) and _are_one_text(function, own):
+        return own
+    vars(function).update((key, value) for key, value in vars(own).items() if key in parts)
+    return function
+
+
+def _are_one_text(function: Any, own: Any) -> bool:
+    """Tell whether two functions, and those in their cells, have the same code: the program has made no new one."""
+    pending, seen = [(function, own)], {id(function)}
+    for one, other in pending:  # it grows
+        if one.__code__ != other.__code__:
+            return False
+        for cells in zip(one.__closure__ or (), other.__closure__ or (), strict=True):
+            inner, others = map(content_of, cells)
+            if type(inner) is type(others) is FunctionType and id(inner) not in seen:
+                seen.add(id(inner))
+                pending.append((inner, others))
+    return True
 
 
 def _set_generators(main: dict[str, Any], given: dict[str, Any], generators: list[tuple[str, Any, bytes]]) -> None:
@@ -215,23 +239,35 @@ def initialize(function: Callable[..., object], *args: Any) -> None:
         return
     main = vars(sys.modules["__main__"])
     _states.update(_states_in(main))
-    before: dict[str, _Found] = {}
+    before: list[tuple[str, _Found]] = []
     left = MOST_OF_ALL
-    for name, found in main.items():
+    for name, found in _globals_and_their_classes(main):
         if left > 0 and not _is_of_a_module(found) and state_of(found) is None:
-            before[name] = contents = _Found(found)
+            before.append((name, contents := _Found(found)))
             left -= contents.count
     function(*args)
-    for name, contents in before.items():
+    for name, contents in before:
         value = contents.thing
-        if main.get(name) is not value or not (changed := contents.changed()):
+        if (name and main.get(name) is not value) or not (changed := contents.changed()):
             continue
-        if type(value) is FunctionType:
-            _own_functions.setdefault(name, set()).update(changed)
-        elif issubclass(type(value), type):
+        if issubclass(type(value), type):
             _own_classes.add(contents.thing)
+        elif type(value) is FunctionType:
+            _own_functions.setdefault(name, set()).update(changed)
         else:
             _given.pop(name, None)
+
+
+def _globals_and_their_classes(main: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the globals, with their names, and the classes of the main module in their classes, without."""
+    pending = [*main.items()]
+    seen = {id(thing) for _, thing in pending}
+    for name, thing in pending:  # it grows
+        yield name, thing
+        if issubclass(type(thing), type) and not _is_of_a_module(thing):
+            inner = [part for part in attributes_of(thing).values() if issubclass(type(part), type)]
+            pending += [("", part) for part in inner if id(part) not in seen]
+            seen.update(map(id, inner))
 
 
 def _is_of_a_module(thing: Any) -> bool:
@@ -242,14 +278,17 @@ def _is_of_a_module(thing: Any) -> bool:
 
 
 class _Found:
-    """The contents of *thing*, of a function or class by the attribute, of anything else in one piece."""
+    """
+    The contents of *thing*: of a class by the attribute, of a function too, whose defaults and cells have numbers, of
+    anything else in one piece.
+    """
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
         self._parts = {name: contents_of(part, keep=True) for name, part in _parts_of(thing).items()}
         self.count = sum(contents.count for contents in self._parts.values() if contents is not None) + 1
 
-    def changed(self) -> set[str]:
+    def changed(self) -> set[Any]:
         """Return which parts have other contents now."""
         parts = _parts_of(self.thing)
         return {
@@ -266,17 +305,20 @@ def _are_same(now: Contents | None, before: Contents | None) -> bool:
 
 
 def _class_parts(kind: type) -> dict[str, Any]:
-    """Return the attributes of a class that have not the form of those of Python and its enumerations."""
+    """Return the methods of a class, and its attributes but those that look like Python's own and enumerations'."""
     return {
         name: part
         for name, part in attributes_of(kind).items()
-        if type(name) is str and not (name.startswith("_") and name.endswith("_"))
+        if type(name) is str and (type(part) in _METHODS or not (name.startswith("_") and name.endswith("_")))
     }
 
 
-def _parts_of(thing: Any) -> dict[str, Any]:
+def _parts_of(thing: Any) -> dict[Any, Any]:
     if type(thing) is FunctionType:
-        return dict(vars(thing))
+        return {
+            **vars(thing),
+            **dict(enumerate((thing.__defaults__, thing.__kwdefaults__, *(thing.__closure__ or ())))),
+        }
     return _class_parts(thing) if issubclass(type(thing), type) else {"": thing}
 
 

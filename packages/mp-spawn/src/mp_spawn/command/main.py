@@ -156,16 +156,16 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's resource tracker, which would import from the current folder first."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
+    """Start multiprocessing's resource tracker, which would import from the current folder first, and not just end."""
+    before = dict(os.environ)
+    os.environ.update(PYTHONSAFEPATH="1", PYTHONINSPECT="")
     try:
         with blocked(()):  # its start unblocks signals
             resource_tracker.ensure_running()
     finally:
-        del os.environ["PYTHONSAFEPATH"]
-        if before is not None:
-            os.environ["PYTHONSAFEPATH"] = before
+        for name in ("PYTHONSAFEPATH", "PYTHONINSPECT"):
+            del os.environ[name]
+            os.environ.update({name: before[name]} if name in before else {})
 
 
 def conclude(context: ProcessContext, output: Output, error: ProcessException | TimeoutError | None) -> int:
