@@ -273,6 +273,10 @@ def doubled(block: Any, factor: int = 2) -> Any:
     return block * factor
 
 
+def product(matrix: Any) -> Any:
+    return matrix * matrix
+
+
 def shape_of(block: Any) -> tuple[int, ...]:
     return block.shape  # type: ignore[no-any-return]
 
@@ -291,9 +295,15 @@ def test_blocks_are_views_of_one_shared_array_and_results_become_one(ctx: BaseCo
         assert mp.memory_stats()["copied_bytes"] == before
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_results_of_different_kinds_are_a_list(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         assert pool.map_blocks(np.sum, np.arange(10), 5) == [1, 5, 9, 13, 17]
+        masked: Any = np.ma.masked_array(np.arange(6.0), [0, 1, 0, 0, 1, 0])
+        assert np.ma.allequal(pool.map_blocks(np.negative, masked, 3), -masked)
+        assert pool.map_blocks(np.negative, masked, 3).mask.tolist() == masked.mask.tolist()
+        square: Any = np.matrix([[1, 2], [3, 4]])
+        assert np.array_equal(pool.map_blocks(product, square, 1), square * square)
         different = pool.map_blocks(np.unique, np.array([1, 1, 2, 3]), 2)
         assert np.array_equal(different, [1, 2, 3])
         assert pool.map_blocks(shape_of, np.zeros((0, 3))) == [(0, 3)]

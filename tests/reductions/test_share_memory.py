@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +65,31 @@ def test_share_memory_makes_a_shared_copy(strategy: str) -> None:
         assert not np.shares_memory(shared, private), name
         assert shared.flags.writeable, name
         assert differences(expected, shared, shared=False) == [], name
+
+
+class Tagged(np.ndarray):
+    tag: Any = None
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_share_memory_keeps_the_class_the_attributes_and_the_mask(strategy: str, tmp_path: Path) -> None:
+    masked: Any = np.ma.masked_array(np.arange(6.0), [0, 1, 0, 0, 0, 0], fill_value=-1)
+    shared = mp.share_memory(masked)
+    assert (mp.is_shared(shared), mp.is_shared(shared.mask), shared.fill_value) == (True, True, -1)
+    assert shared.sum() == masked.sum() == 14
+    shared[0] = np.ma.masked
+    assert masked.sum() == shared.sum() == 14
+    assert masked.mask.sum() == 1
+    assert mp.share_memory(shared) is shared
+    for each in (np.matrix([[1, 2], [3, 4]]), np.rec.array([(1, 2.0)]), np.ma.masked_array([1, 2])):
+        copy = mp.share_memory(each)
+        assert (type(copy), mp.is_shared(copy), np.array_equal(copy, each)) == (type(each), True, True)
+    tagged = np.arange(6).reshape(2, 3).T.view(Tagged)
+    tagged.tag = ["a tag"]
+    copy = mp.share_memory(tagged)
+    assert (type(copy), copy.tag, copy.strides, copy.tolist()) == (Tagged, ["a tag"], tagged.strides, tagged.tolist())
+    mapped = np.memmap(tmp_path / "data", shape=3, mode="w+")
+    assert type(mp.share_memory(mapped[:2].copy())) is np.ndarray
 
 
 def test_share_memory_of_a_shared_array_is_the_array_itself(strategy: str) -> None:

@@ -57,6 +57,9 @@ def joined(results: list[Any], axis: int) -> Any:
     for each in results:
         if type(each) is not type(first) or each.dtype != first.dtype or _without(each.shape, axis) != rest:
             return results
+    if isinstance(first, np.ma.MaskedArray):
+        masked: Any = np.ma  # it has no types
+        return masked.concatenate(results, axis)
     if _empty is None or type(first) is not np.ndarray or first.dtype.hasobject:
         return np.concatenate(results, axis)
     shape = list(first.shape)

@@ -124,7 +124,8 @@ def share_memory(a: np.ndarray[N, D]) -> np.ndarray[N, D]:
     Returns
     -------
     numpy.ndarray
-        *a*, or a copy with its shape, dtype and memory order.
+        *a*, or a copy with its class, shape, dtype, memory order and attributes; of a `numpy.memmap`, a plain array.
+        The mask of a masked array is shared as well.
 
     Raises
     ------
@@ -147,7 +148,11 @@ def share_memory(a: np.ndarray[N, D]) -> np.ndarray[N, D]:
         return a
     copy = shared_like(a)
     copy[...] = a
-    return copy
+    if type(a) is np.ndarray or isinstance(a, np.memmap):
+        return copy
+    from mp_reductions.subclass import over  # it imports this module
+
+    return over(copy, a)
 
 
 def share_memory_(a: A) -> A:

@@ -28,7 +28,7 @@ from mp_core.messages import pickling
 from mp_core.sharing import backend
 from mp_reductions import _functions, inline
 from mp_reductions._functions import swap_memory
-from mp_reductions.sharing import address_of, find_block
+from mp_reductions.sharing import address_of, find_block, share_memory
 
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
@@ -85,6 +85,17 @@ def rebuild_view(kind: Any, plain: np.ndarray[Any, Any], writeable: bool = True)
     if not (writeable and plain.flags.writeable):
         a.flags.writeable = False
     return a
+
+
+def over(plain: np.ndarray[Any, Any], a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array over the memory of *plain* that has the class and the attributes of *a*, and its mask, shared."""
+    found = rebuild_view(type(a), plain)
+    state = _object.__getstate__(a) or {}
+    attributes, slots = state if isinstance(state, tuple) else (state, {})
+    mask = (attributes or {}).get("_mask")
+    masks = {"_mask": share_memory(mask)} if isinstance(mask, np.ndarray) else {}
+    restore(found, ({**(attributes or {}), **masks}, slots))
+    return found
 
 
 def restore(a: np.ndarray[Any, Any], state: Any) -> None:
