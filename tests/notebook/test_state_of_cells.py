@@ -162,3 +162,34 @@ print("as here")
 @pytest.mark.parametrize("method", METHODS)
 def test_what_an_initializer_has_changed_in_functions_and_inner_classes_stays(method: str) -> None:
     assert succeeded(run_python("-", method, stdin=INITIALIZED)) == "as here\n"
+
+
+SENTINELS = """
+import sys
+import mp_all as mp
+
+MISSING = object()
+class Holder:
+    EMPTY = object()
+def default(x=MISSING): return x is MISSING
+def begin():
+    global kept
+    kept = {"missing": MISSING, "empty": Holder.EMPTY}
+def ask(): return kept["missing"] is MISSING, kept["empty"] is Holder.EMPTY, default(), default(1)
+def same(x): return x
+
+with mp.get_context(sys.argv[1]).Pool(1, begin) as pool:
+    for _ in range(2):
+        assert pool.apply(ask) == (True, True, True, False), pool.apply(ask)
+        assert pool.apply(same, (MISSING,)) is MISSING and pool.apply(lambda: Holder.EMPTY) is Holder.EMPTY
+        assert pool.apply(lambda x: x is MISSING, (MISSING,))
+        ask.changed = True  # it travels by its definition now
+    MISSING = object()
+    assert pool.apply(ask)[0] is False
+print("as here")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sentinel_is_one_object_in_each_process(method: str) -> None:
+    assert succeeded(run_python("-", method, stdin=SENTINELS)) == "as here\n"

@@ -76,7 +76,7 @@ from mp_core.children.main_module import (
     note_main,
     own_definitions,
 )
-from mp_core.messages import aliases, ctypes_classes, enumerations, main_globals
+from mp_core.messages import aliases, ctypes_classes, enumerations, main_globals, sentinels
 from mp_core.messages.contents import attributes_of, has_weak_references, lru_cache_wrapper
 from mp_core.messages.function_parts import READS, names_of_globals
 from mp_core.messages.main_globals import Absent, is_handle
@@ -242,6 +242,8 @@ class Pickler(ForkingPickler):
                 return found  # a type of Python's own
             make, args, (attributes, slots), _, _, setter = found
             own = attributes_of(thing)
+            for part in own.values():
+                sentinels.identify(part)
             # cloudpickle leaves out what is the very object of a base: the class may have had another one before.
             rest = {name: part for name, part in own.items() if _is_left_out(thing, name, part)}
             rest.update(attributes)
@@ -270,6 +272,8 @@ class Pickler(ForkingPickler):
             return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
         needed = {name: Absent if is_handle(value) else value for name, value in needed.items()}
+        for value in needed.values():
+            sentinels.identify(value)
         needed.update((name, Absent) for name in used - given.keys())
         if self.inherits:
             needed = self._stand_ins(thing.__code__, needed)
@@ -666,6 +670,8 @@ def identify() -> None:
         for thing in own_definitions():
             if isinstance(thing, type):
                 _identity(thing)
+                for part in attributes_of(thing).values():
+                    sentinels.identify(part)
             _identify(thing)
             aliases.identify(thing)
         for thing in list(names.values()):
@@ -673,6 +679,7 @@ def identify() -> None:
             if has_weak_references(thing) and not issubclass(type(thing), ModuleType):
                 _identify(thing)
             aliases.identify(thing)
+            sentinels.identify(thing)
 
 
 def _identify(thing: Any) -> None:

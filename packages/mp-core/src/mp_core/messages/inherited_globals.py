@@ -33,7 +33,7 @@ import weakref
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from mp_core.children.main_module import NotInherited, is_found_by_name, is_imported
-from mp_core.messages import aliases, main_globals
+from mp_core.messages import aliases, main_globals, sentinels
 from mp_core.messages.contents import (
     VALUES,
     Contents,
@@ -139,6 +139,7 @@ class Inheritance:
         main = dict(vars(sys.modules["__main__"]))
         for value in main.values():
             aliases.identify(value)
+            sentinels.identify(value)
         self._note(main)
         #: Those of aliases and parameters of types that the workers know.
         self.aliases = aliases.identities()
