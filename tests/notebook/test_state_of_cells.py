@@ -193,3 +193,81 @@ print("as here")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_sentinel_is_one_object_in_each_process(method: str) -> None:
     assert succeeded(run_python("-", method, stdin=SENTINELS)) == "as here\n"
+
+
+USED = """
+import functools, sys, threading, typing
+import mp_all as mp
+
+def scaled(factor):
+    cache = {}
+    def times(x):
+        if x not in cache:
+            cache[x] = x * factor
+        return cache[x]
+    return times
+times = scaled(10)
+def clip(x, limit=5, _seen={}):
+    _seen[x] = True
+    return min(x, limit)
+
+class Runs(typing.Protocol):
+    def run(self): ...
+class Base:
+    def __init__(self): self.n = 1
+class Runner(Runs, Base):
+    value = 1
+    def run(self): return self.value
+class Net:
+    rate = 1
+    def __call__(self, x, _cache={}):
+        _cache[x] = 1
+        return x * self.rate
+class Model: pass
+
+class tagged(property):
+    def __init__(self, function, tag):
+        super().__init__(function)
+        self.tag = tag
+    def __get__(self, thing, kind=None): return self if thing is None else (self.fget(thing), self.tag)
+class Tagged:
+    name = tagged(lambda self: 1, "a tag")
+class ByName(type):
+    table = {"a": 1}
+    def __getattr__(cls, name): return cls.table[name]
+class Named(metaclass=ByName): pass
+
+add = functools.partial(lambda a, b: a + b, 1)
+add.lock = threading.Lock()
+rows = [iter("ab")]
+def in_a_body():
+    class Local:
+        if sys.version_info[0] == 2:
+            number = 0
+        found = number
+    return Local.found
+number = 1
+
+def begin():
+    times(1), clip(1), Runner(), Net()(1)
+    Model.__connection__ = "open"
+def ask():
+    used = times(1), clip(9), Runner().run(), Net()(1), Model.__connection__, Tagged().name, Named.a, add(1)
+    return (*used, in_a_body())
+
+with mp.get_context(sys.argv[1]).Pool(1, begin) as pool:
+    assert pool.apply(ask) == (10, 5, 1, 1, "open", (1, "a tag"), 1, 2, 1)
+    times = scaled(20)
+    def clip(x, limit=7, _seen={}):
+        _seen[x] = True
+        return min(x, limit)
+    Runner.value, Net.rate, number = 2, 3, 4
+    for _ in range(2):
+        assert pool.apply(ask) == (20, 7, 2, 3, "open", (1, "a tag"), 1, 2, 4), pool.apply(ask)
+print("as here")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_an_initializer_only_uses_is_the_programs(method: str) -> None:
+    assert succeeded(run_python("-", method, stdin=USED)) == "as here\n"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,32 @@ def test_what_ranks_have_started_ends_with_a_start_that_a_signal_stops(tmp_path:
     children = [int(path.read_text() or 0) for path in tmp_path.glob("child-*")]
     assert children
     assert until(lambda: all(map(ended, children)))
+
+
+MANY = """
+    import os, signal, time
+    def note(*_):
+        with open(f"told-{os.environ['RANK']}", "w") as file:
+            file.write(str(time.monotonic()))
+        os._exit(0)
+    signal.signal(signal.SIGTERM, note)
+    open(f"ready-{os.environ['RANK']}", "w")
+    time.sleep(300)
+"""
+
+
+def test_ranks_that_run_are_told_at_once_while_others_are_being_started(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(textwrap.dedent(MANY))
+    command = [sys.executable, "-m", "mp_spawn", "-n", "40", "--grace-period", "60", "rank.py"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=tmp_path) as process:
+        assert until(lambda: any(tmp_path.glob("ready-*")), 60)
+        sent = time.monotonic()
+        process.terminate()
+        process.communicate(timeout=60)
+    told = [float(path.read_text()) for path in tmp_path.glob("told-*")]
+    assert told
+    # They are told within milliseconds; a loaded machine adds some. The zygote was once waited for, for ten seconds.
+    assert max(told) - sent < 8.0
 
 
 # The signal comes before the ranks, or the last one, are forked; the launcher gets to know of it when all are started.

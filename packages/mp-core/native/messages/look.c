@@ -230,17 +230,23 @@ static int collect(PyObject *part, void *parts)
     return PyList_Append(parts, part);
 }
 
-/* Look at an object that is made of references alone: its class first. */
+/* Look at an object that is made of references alone: its class first. Values in it, as the numbers
+ * of a slice, do not count. */
 static int see_links(struct look *look, PyObject *each)
 {
+    Py_ssize_t count = look->count;
     traverseproc traverse = (traverseproc)PyType_GetSlot(Py_TYPE(each), Py_tp_traverse);
     PyObject *kind = (PyObject *)Py_TYPE(each), *parts = PyList_New(0);
     int result = parts == NULL || (traverse != NULL && traverse(each, collect, parts) < 0) ? -1 : 0;
     if (result == 0)
         result = see(look, kind);
-    for (Py_ssize_t i = 0; result == 0 && i < PyList_Size(parts); i++)
-        if (PyList_GetItem(parts, i) != kind)
-            result = see_kept(look, PyList_GetItem(parts, i));
+    for (Py_ssize_t i = 0; result == 0 && i < PyList_Size(parts); i++) {
+        PyObject *part = PyList_GetItem(parts, i);
+        count += part != kind && !is_value(part);
+        if (part != kind)
+            result = see_kept(look, part);
+    }
+    look->count = count;
     Py_XDECREF(parts);
     return result;
 }

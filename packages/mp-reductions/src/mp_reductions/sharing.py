@@ -148,11 +148,16 @@ def share_memory(a: np.ndarray[N, D]) -> np.ndarray[N, D]:
         return a
     copy = shared_like(a)
     copy[...] = a
-    if type(a) is np.ndarray or isinstance(a, np.memmap):
-        return copy
-    from mp_reductions.subclass import over  # it imports this module
+    return copy if type(a) is np.ndarray or isinstance(a, np.memmap) else _over(copy, a)
 
-    return over(copy, a)
+
+_over: Any = None
+
+
+def use_over(over: Any) -> None:
+    """Have *over* give a shared copy the class and the attributes of an array."""
+    global _over
+    _over = over
 
 
 def share_memory_(a: A) -> A:

@@ -28,7 +28,7 @@ from mp_core.messages import pickling
 from mp_core.sharing import backend
 from mp_reductions import _functions, inline
 from mp_reductions._functions import swap_memory
-from mp_reductions.sharing import address_of, find_block, share_memory
+from mp_reductions.sharing import address_of, find_block, share_memory, use_over
 
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
@@ -96,6 +96,9 @@ def over(plain: np.ndarray[Any, Any], a: np.ndarray[Any, Any]) -> np.ndarray[Any
     masks = {"_mask": share_memory(mask)} if isinstance(mask, np.ndarray) else {}
     restore(found, ({**(attributes or {}), **masks}, slots))
     return found
+
+
+use_over(over)
 
 
 def restore(a: np.ndarray[Any, Any], state: Any) -> None:

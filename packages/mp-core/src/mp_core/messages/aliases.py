@@ -22,7 +22,7 @@ import weakref
 from keyword import iskeyword
 from types import FunctionType
 
-from mp_core.messages.contents import class_name_of
+from mp_core.messages.contents import attributes_of, class_name_of
 from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False
@@ -65,7 +65,9 @@ def is_of_main(thing: Any) -> bool:
 
 def identify(thing: Any) -> None:
     """Give its identity to *thing* if it is an alias or a parameter, and to the parameters of a function or class."""
-    parameters = getattr(thing, "__type_params__", ()) if issubclass(type(thing), FunctionType | type) else ()
+    is_class = issubclass(type(thing), type)
+    parameters = () if is_class or type(thing) is not FunctionType else getattr(thing, "__type_params__", ())
+    parameters = attributes_of(thing).get("__type_params__", ()) if is_class else parameters
     for each in (thing, *(parameters if type(parameters) is tuple else ())):
         if is_one(each) and type(each).__name__ in _OPTIONS:
             _identity(each)
@@ -73,13 +75,26 @@ def identify(thing: Any) -> None:
 
 def identities() -> frozenset[str]:
     """Return the identities so far, which a child that is forked now knows."""
-    return frozenset(_known)
+    return frozenset(known.key for known in _known.valuerefs())
 
 
 def has_one_of(identities: frozenset[str], thing: Any) -> bool:
     """Tell whether an alias or a parameter has one of these *identities*."""
     named = getattr(thing, "__origin__", thing)
     return type(named).__name__ in _OPTIONS and _identities.get(named) in identities
+
+
+def named(thing: Any) -> Any:
+    """Return the reduction of one for receivers that know its identity."""
+    kind = type(thing).__name__
+    if kind not in _OPTIONS:
+        return getattr, (thing.__origin__, kind.removeprefix("ParamSpec").lower())
+    return known_by, (_identities[thing],)
+
+
+def known_by(identity: str) -> Any:
+    """Return the alias or the parameter that has this identity."""
+    return _known[identity]
 
 
 def _identity(thing: Any) -> str:

@@ -67,7 +67,7 @@ _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 _LINKS = frozenset(
     {
         *(partial, MethodType, CellType, property, staticmethod, classmethod, slice),
-        *(types.MappingProxyType, types.GenericAlias, types.UnionType),
+        types.MappingProxyType,
     }
 )
 _NEVER_CHANGE: tuple[type, ...] = (
@@ -91,6 +91,7 @@ _KNOWN_NEVER_CHANGE = {
     "pandas._libs.sparse": "",
     "pyarrow.lib": "",
     "re": "Pattern",
+    "typing": "ForwardRef TypeVar ParamSpec TypeVarTuple ParamSpecArgs ParamSpecKwargs",  # their bounds come later
     # A worker has its own copy of these, or the same open file. What travels at all would be the same.
     "_contextvars": "ContextVar",
     "_io": "TextIOWrapper BufferedReader BufferedWriter BufferedRandom FileIO",
@@ -100,7 +101,7 @@ _KNOWN_NEVER_CHANGE = {
 _KNOWN_LINKS = {
     "numpy": "ufunc",
     "operator": "itemgetter attrgetter methodcaller",
-    "typing": "TypeVar ParamSpec TypeVarTuple TypeAliasType ParamSpecArgs ParamSpecKwargs",  # of C, from 3.12 on
+    "typing": "TypeAliasType",
 }
 _BUFFERS = {"array": "array"}
 # Objects of their libraries' own classes that derive from these, or of ours, never change or are everyone's.
@@ -131,7 +132,7 @@ _CACHES = {"pandas": frozenset({"_cache", "_item_cache", "cat", "dt", "list", "p
 # By what Python says of a class, whatever its metaclass says.
 module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 attributes_of: Callable[[type], Any] = type.__dict__["__dict__"].__get__
-_bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
 _base_of: Callable[[type], type] = type.__dict__["__base__"].__get__
 _weakref_offset_of: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
@@ -286,6 +287,11 @@ def _see_links(contents: Contents, each: Any) -> None:
     """For an object that is made of references alone: `look` does it."""
 
 
+def _see_alias(contents: Contents, each: Any) -> None:
+    """For `list[int]` and `int | str`: Python puts there later which parameters it has."""
+    contents.see_all([type(each), getattr(each, "__origin__", None), each.__args__])
+
+
 def _see_moment(contents: Contents, each: Any) -> None:
     """For a date or time, if the program has a class of time zones."""
     contents.objects.append(each)
@@ -393,11 +399,13 @@ def _find_way(kind: type) -> _Way:
         return Contents.see_definition
     if kind is lru_cache_wrapper:
         return _see_cached
-    if kind in _LINKS or issubclass(kind, types.GenericAlias) or _is_of_links(kind):
+    if issubclass(kind, (types.GenericAlias, types.UnionType)):
+        return _see_alias
+    if kind in _LINKS or _is_of_links(kind):
         return _see_links
     if kind in (datetime, time):
         return _see_moment
-    if any(_names_of_parts(base) for base in _bases_of(kind)):
+    if any(_names_of_parts(base) for base in bases_of(kind)):
         return _see_parts(kind)
     if kind is weakref.ref:
         return _see_weak_reference
@@ -405,9 +413,9 @@ def _find_way(kind: type) -> _Way:
         return _see_method
     if issubclass(kind, types.ModuleType):
         return _see_module
-    if any(_is_known(base, _LABELS) for base in _bases_of(kind)):
+    if any(_is_known(base, _LABELS) for base in bases_of(kind)):
         return _see_labels
-    known = [base for base in _bases_of(kind) if _is_known(base, _KNOWN_BASES)]
+    known = [base for base in bases_of(kind) if _is_known(base, _KNOWN_BASES)]
     if known and _library_of(kind) in (_library_of(known[0]), _library_of(Contents)):
         return see_identity
     if (issubclass(kind, _NEVER_CHANGE) and module_of(kind) != "__main__") or _is_known(kind, _KNOWN_NEVER_CHANGE):
@@ -435,7 +443,7 @@ def _find_way(kind: type) -> _Way:
 
 def _see_parts(kind: type) -> _Way:
     """Return how to see the known parts of an object of this kind, and its other attributes."""
-    known = [base for base in _bases_of(kind) if _names_of_parts(base)]
+    known = [base for base in bases_of(kind) if _names_of_parts(base)]
     names = [(attributes_of(base), name) for base in known for name in _names_of_parts(base)]
     readers = [attributes[name].__get__ for attributes, name in names if name in attributes]
 
@@ -474,7 +482,7 @@ def _both(first: _Way, second: _Way) -> _Way:
 def _see_attributes(kind: type, base: type) -> _Way:
     """Return how to see the attributes of an object of this kind, whose state as a *base* is seen apart."""
     dicts, slots = 0, len(_slots_of(kind, base))
-    for its in _bases_of(kind):
+    for its in bases_of(kind):
         attributes = attributes_of(its)
         found = attributes.get("__dict__")
         own = _slots_in(its)
@@ -504,7 +512,7 @@ def _see_attributes(kind: type, base: type) -> _Way:
 
 def _slots_of(kind: type, base: type) -> list[Any]:
     """Return the slots of the objects of a class. Nobody keeps them: each keeps its class alive."""
-    bases = _bases_of(kind)
+    bases = bases_of(kind)
     return [slot for its in bases[: bases.index(base) + 1] for slot in _slots_in(its)]
 
 
@@ -569,7 +577,7 @@ def definition_parts(thing: Any) -> list[Any]:
     attributes = {name: part for name, part in attributes_of(thing).items() if name not in later}
     registered = len(abc._get_dump(thing)[0]) if "_abc_impl" in attributes else 0  # type: ignore[attr-defined]
     words = class_name_of(thing), type.__dict__["__qualname__"].__get__(thing)
-    return [*attributes.keys(), *attributes.values(), *words, type(thing), *_bases_of(thing)[1:], registered]
+    return [*attributes.keys(), *attributes.values(), *words, type(thing), *bases_of(thing)[1:], registered]
 
 
 def _has_own_zones(kind: type) -> bool:

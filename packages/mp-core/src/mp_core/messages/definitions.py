@@ -100,6 +100,10 @@ _OF_TYPE: dict[str, Callable[[type], Any]] = {
 # The modules whose functions and classes `MainPickler` writes as definitions; those contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins", None)
 _PLAIN = (int, float, str, bytes, bool, type(None))
+# The globals that each module has.
+_OF_MODULES = frozenset(
+    {*vars(ModuleType("")), "__builtins__", "__file__", "__cached__", "__path__", "__annotations__"}
+)
 _DESCRIPTORS = (property, classmethod, staticmethod)
 _OF_CACHE = ("__wrapped__", "cache_parameters")
 #: The reducers of multiprocessing for what has functions in it.
@@ -144,10 +148,12 @@ class Pickler(ForkingPickler):
             return importlib.import_module, (thing.__name__,)  # cloudpickle knows no subclass
         if kind is functools.cached_property:  # it has a lock up to 3.11
             return kind, (thing.func,), {"attrname": thing.attrname, "__doc__": thing.__doc__}
-        if (dataclasses := sys.modules.get("dataclasses")) and thing is dataclasses.MISSING:
+        if (dataclasses := sys.modules.get("dataclasses")) and thing is getattr(dataclasses, "MISSING", _DESCRIPTORS):
             return getattr, (dataclasses, "MISSING")
-        if kind is functools.partial and vars(thing):
-            return thing.__reduce__()  # multiprocessing leaves its attributes out
+        if kind is functools.partial:  # multiprocessing leaves its attributes out
+            make, args, (*parts, attributes) = thing.__reduce__()
+            own = {name: value for name, value in (attributes or {}).items() if self._can_be_pickled(value)}
+            return (make, args, (*parts, own)) if own else NotImplemented
         if issubclass(kind, _DESCRIPTORS) and kind not in _DESCRIPTORS and kind not in self.dispatch_table:
             return _reduce_descriptor(kind, thing)
         if kind is weakref.WeakKeyDictionary:  # as a `functools.singledispatch` function has, to look up less
@@ -163,8 +169,10 @@ class Pickler(ForkingPickler):
         if aliases.is_one(thing):
             if self.same_main or main_can_be_imported() or not aliases.is_of_main(thing):
                 return NotImplemented
-            if self.names and self.inheritance and not aliases.has_one_of(self.inheritance.aliases, thing):
-                raise NotInherited
+            if self.names and self.inheritance:
+                if not aliases.has_one_of(self.inheritance.aliases, thing):
+                    raise NotInherited
+                return aliases.named(thing)
             self._use_cloudpickle(thing)
             return aliases.reduce(thing)
         if not (kind in (FunctionType, lru_cache_wrapper) or issubclass(kind, type)) or kind in self.dispatch_table:
@@ -265,8 +273,11 @@ class Pickler(ForkingPickler):
         if parameters := getattr(thing, "__type_params__", ()):
             state[1]["__type_params__"] = parameters
         # cloudpickle overlooks what the body of a class, in the function, uses.
-        used, given = {name for name in names_of_globals(thing.__code__) if not _is_pythons(name)}, thing.__globals__
-        state[1]["__globals__"].update((name, given[name]) for name in used & given.keys())
+        used, given, known = names_of_globals(thing.__code__) - _OF_MODULES, thing.__globals__, state[1]["__globals__"]
+        more = {name: given[name] for name in used & given.keys() - known.keys()}
+        known.update(
+            (name, value) for name, value in more.items() if _is_definition(value) or self._can_be_pickled(value)
+        )
         if args[1] is not _MAIN:
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
@@ -312,11 +323,20 @@ class Pickler(ForkingPickler):
 
 
 def _reduce_descriptor(kind: Any, thing: Any) -> Any:
-    """Return the reduction of a property, or a method of a class, whose class derives from Python's."""
+    """
+    Return the reduction of a property, or a method of a class, whose class derives from Python's; NotImplemented if it
+    has one of its own.
+    """
+    if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
+        return NotImplemented
+    state = object.__getstate__(thing)  # type: ignore[attr-defined, unused-ignore]
     if issubclass(kind, property):
-        return _made_descriptor, (kind, property, thing.fget, thing.fset, thing.fdel, thing.__doc__)
-    base = classmethod if issubclass(kind, classmethod) else staticmethod
-    return _made_descriptor, (kind, base, thing.__func__)
+        return _made_descriptor, (kind, property, thing.fget, thing.fset, thing.fdel, thing.__doc__), state
+    return (
+        _made_descriptor,
+        (kind, classmethod if issubclass(kind, classmethod) else staticmethod, thing.__func__),
+        state,
+    )
 
 
 def _made_descriptor(kind: Any, base: Any, *args: Any) -> Any:
@@ -432,11 +452,6 @@ def _trial(tried: dict[int, Any]) -> _Trial:
 
 def _is_definition(thing: Any) -> bool:
     return issubclass(type(thing), FunctionType | type | ModuleType | lru_cache_wrapper)
-
-
-def _is_pythons(name: str) -> bool:
-    """Tell whether a global has a name of Python's own, as each module has others of them."""
-    return name.startswith("__") and name.endswith("__")
 
 
 def _own_parts(function: Any) -> Any:
@@ -670,8 +685,12 @@ def identify() -> None:
         for thing in own_definitions():
             if isinstance(thing, type):
                 _identity(thing)
-                for part in attributes_of(thing).values():
+                own = attributes_of(thing)
+                for part in own.values():
                     sentinels.identify(part)
+                if thing not in _made:
+                    _names_of[thing] = {*own}  # what a message may delete in a child that is forked now
+                    enumerations.note_names(thing)
             _identify(thing)
             aliases.identify(thing)
         for thing in list(names.values()):

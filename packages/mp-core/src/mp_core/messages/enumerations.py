@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import copyreg
 import weakref
+from enum import EnumMeta
 from types import BuiltinFunctionType, MemberDescriptorType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from enum import EnumMeta
     from typing import Any
 
 # The names of the attributes of members, by the members' own, which the last message has set.
@@ -122,18 +122,24 @@ def made(
     return kind
 
 
+def note_names(kind: Any) -> None:
+    """Note the names of the attributes of members, if it is an enumeration, of which a message may delete some."""
+    if isinstance(kind, EnumMeta):
+        _names_of[kind] = {each._name_: [*getattr(each, "__dict__", ())] for each in kind._member_map_.values()}
+
+
 def set_members(kind: Any, members: dict[str, Any]) -> None:
     """Set what `members_of` has returned; the names are in the order of the program then."""
     known: dict[str, Any] = kind._member_map_
     slots = _slots_of(kind)
-    before = _names_of.get(kind, {})
+    before = _names_of.get(kind, {})  # not of one that this message has made
     _names_of[kind] = {own_name: names for own_name, *_, names in members.values()}
     for name, (own_name, value, given, in_slots, names) in members.items():
         member = known[own_name]
         if type(value).__hash__ is None:  # it may have been changed in place
             member._value_ = value
         if own := getattr(member, "__dict__", None):  # a property may have the name of one
-            for each in {*before.get(own_name, own)} - {*names} - _OF_ENUM:
+            for each in {*before.get(own_name, ())} - {*names} - _OF_ENUM:
                 own.pop(each, None)
             own.update(given)
         for key, value in in_slots.items():

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 READS = frozenset(opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in opmap)
 USES = READS | {opmap["STORE_GLOBAL"], opmap["DELETE_GLOBAL"]}
 _LOAD, _MORE = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]
-# In the body of a class: what it has set before is its own.
-_LOAD_ANY, _STORE_OWN = opmap["LOAD_NAME"], opmap["STORE_NAME"]
 _names: weakref.WeakKeyDictionary[CodeType, dict[frozenset[int], frozenset[str]]] = weakref.WeakKeyDictionary()
 
 
@@ -60,11 +58,9 @@ def names_of_globals(code: CodeType, operations: frozenset[int] = USES) -> froze
 
 
 def _named_in(code: CodeType, operations: frozenset[int]) -> Iterator[str]:
-    more, instructions, own = 0, code.co_code, set()
+    more, instructions = 0, code.co_code
     for operation, argument in zip(instructions[::2], instructions[1::2], strict=True):
         argument |= more
-        if operation == _STORE_OWN:
-            own.add(argument)
-        elif operation in operations and not (operation == _LOAD_ANY and argument in own):
+        if operation in operations:
             yield code.co_names[argument >> 1 if operation == _LOAD else argument]  # its last bit says something else
         more = argument << 8 if operation == _MORE else 0

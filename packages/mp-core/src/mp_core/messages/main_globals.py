@@ -21,10 +21,10 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import process
-from types import FunctionType
+from types import CellType, FunctionType
 
 from mp_core.children.main_module import main_can_be_imported
-from mp_core.messages.contents import attributes_of, contents_of, module_of
+from mp_core.messages.contents import attributes_of, bases_of, contents_of, module_of
 from mp_core.messages.function_parts import content_of
 from mp_core.messages.random_generators import GENERATORS, name_of, set_state, state_of
 
@@ -39,9 +39,9 @@ MOST_OF_ALL = 50_000  # objects that are looked at before an initializer: some m
 # The globals that messages have set, and those from before: the main module of a new child has names of Python's own.
 _given: dict[str, Any] | None = None
 # What an initializer has given attributes; the functions by their names, since each message makes new ones, with the
-# names of these attributes, and numbers for their defaults and cells.
+# names of these attributes, and the numbers of their defaults and cells with the contents from before.
 _own_classes: weakref.WeakSet[type] = weakref.WeakSet()
-_own_functions: dict[str, set[Any]] = {}
+_own_functions: dict[str, dict[Any, Contents | None]] = {}
 # The states of the generators of random numbers that messages have brought, and of those that an initializer found.
 _states: dict[str, bytes] = {}
 _has_states = False  # of all that were there at the fork
@@ -110,26 +110,41 @@ def set_globals(main: dict[str, Any], needed: dict[str, Any], resolved: Callable
         _set_generators(main, _given, generators)
 
 
-def _with_own_parts(function: Any, own: Any, parts: set[Any]) -> Any:
-    """Return a function with what this process has given its *own*; or that, if only its defaults or cells differ."""
-    if any(type(part) is int for part in parts) and _are_one_text(function, own):
-        return own
-    vars(function).update((key, value) for key, value in vars(own).items() if key in parts)
-    return function
+def _with_own_parts(function: Any, own: Any, before: dict[Any, Contents | None]) -> Any:
+    """
+    Return a function with what an initializer has given its *own*, which had the contents *before* in these parts. If
+    only defaults or cells differ by that, it is the own function.
+    """
+    is_own = any(type(part) is int for part in before) and _is_as_before(function, own, before)
+    first, second = (own, function) if is_own else (function, own)
+    vars(first).update((name, value) for name, value in vars(second).items() if (name in before) is not is_own)
+    return first
 
 
-def _are_one_text(function: Any, own: Any) -> bool:
-    """Tell whether two functions, and those in their cells, have the same code: the program has made no new one."""
-    pending, seen = [(function, own)], {id(function)}
-    for one, other in pending:  # it grows
-        if one.__code__ != other.__code__:
+def _is_as_before(function: Any, own: Any, before: dict[Any, Contents | None], seen: tuple[Any, ...] = ()) -> bool:
+    """Tell whether the program still gives a function the code, the defaults and the cells that were here."""
+    if any(function is each for each in seen):
+        return True
+    here, given = _numbered_parts(own), _numbered_parts(function)
+    if function.__code__ != own.__code__ or given.keys() != here.keys():
+        return False
+    for number, part in given.items():
+        inner, others = (content_of(each) if type(each) is CellType else each for each in (part, here[number]))
+        if type(inner) is type(others) is FunctionType:  # each message makes a new one
+            if not _is_as_before(inner, others, {}, (*seen, function)):
+                return False
+            continue
+        first = before[number] if number in before else contents_of(here[number])
+        now = contents_of(part)
+        if first is None or now is None or not now.are_same_as(first):
             return False
-        for cells in zip(one.__closure__ or (), other.__closure__ or (), strict=True):
-            inner, others = map(content_of, cells)
-            if type(inner) is type(others) is FunctionType and id(inner) not in seen:
-                seen.add(id(inner))
-                pending.append((inner, others))
     return True
+
+
+def _numbered_parts(function: Any) -> dict[int, Any]:
+    """Return the defaults and the cells of a function."""
+    parts = function.__defaults__, function.__kwdefaults__, *(function.__closure__ or ())
+    return {number: part for number, part in enumerate(parts) if part is not None}
 
 
 def _set_generators(main: dict[str, Any], given: dict[str, Any], generators: list[tuple[str, Any, bytes]]) -> None:
@@ -253,14 +268,15 @@ def initialize(function: Callable[..., object], *args: Any) -> None:
         if issubclass(type(value), type):
             _own_classes.add(contents.thing)
         elif type(value) is FunctionType:
-            _own_functions.setdefault(name, set()).update(changed)
+            _own_functions.setdefault(name, {}).update(changed)
         else:
             _given.pop(name, None)
 
 
 def _globals_and_their_classes(main: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the globals, with their names, and the classes of the main module in their classes, without."""
-    pending = [*main.items()]
+    # Functions last: what is in their cells may be all that can be looked at.
+    pending = sorted(main.items(), key=lambda item: type(item[1]) is FunctionType)
     seen = {id(thing) for _, thing in pending}
     for name, thing in pending:  # it grows
         yield name, thing
@@ -285,14 +301,21 @@ class _Found:
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
-        self._parts = {name: contents_of(part, keep=True) for name, part in _parts_of(thing).items()}
+        parts = _parts_of(thing)
+        is_class = issubclass(type(thing), type)
+        self._held = [*attributes_of(thing).values(), *bases_of(thing), type(thing)] if is_class else []
+        self._parts = {name: contents_of(part, keep=True) for name, part in parts.items()}
         self.count = sum(contents.count for contents in self._parts.values() if contents is not None) + 1
+        is_function = type(thing) is FunctionType
+        self._first = (
+            {number: contents_of(part) for number, part in _numbered_parts(thing).items()} if is_function else {}
+        )
 
-    def changed(self) -> set[Any]:
-        """Return which parts have other contents now."""
+    def changed(self) -> dict[Any, Contents | None]:
+        """Return which parts have other contents now; of defaults and cells, with those from before."""
         parts = _parts_of(self.thing)
         return {
-            name
+            name: self._first.get(name)
             for name in parts.keys() | self._parts.keys()
             if name not in parts
             or name not in self._parts
@@ -304,21 +327,24 @@ def _are_same(now: Contents | None, before: Contents | None) -> bool:
     return now is None or before is None or now.are_same_as(before)
 
 
-def _class_parts(kind: type) -> dict[str, Any]:
-    """Return the methods of a class, and its attributes but those that look like Python's own and enumerations'."""
-    return {
-        name: part
-        for name, part in attributes_of(kind).items()
-        if type(name) is str and (type(part) in _METHODS or not (name.startswith("_") and name.endswith("_")))
-    }
+def _class_parts(kind: type) -> dict[Any, Any]:
+    """
+    Return the attributes of a class that have not the form of those of Python and its enumerations, and, to be compared
+    by their identities, its methods that have, its bases and its metaclass.
+    """
+    own = attributes_of(kind)
+    parts: dict[Any, Any] = {0: str([*map(id, (*bases_of(kind), type(kind)))])}
+    for name, part in own.items():
+        if not (name.startswith("_") and name.endswith("_")):
+            parts[name] = part
+        elif type(part) in _METHODS and not any(attributes_of(base).get(name) is part for base in bases_of(kind)[1:]):
+            parts[name] = id(part)  # a Protocol gives a class the `__init__` of a base when it is used
+    return parts
 
 
 def _parts_of(thing: Any) -> dict[Any, Any]:
     if type(thing) is FunctionType:
-        return {
-            **vars(thing),
-            **dict(enumerate((thing.__defaults__, thing.__kwdefaults__, *(thing.__closure__ or ())))),
-        }
+        return {**vars(thing), **_numbered_parts(thing)}
     return _class_parts(thing) if issubclass(type(thing), type) else {"": thing}
 
 

@@ -198,7 +198,8 @@ def _is_found(value: Any) -> bool:
     """Tell whether another process has *value* by its name."""
     if isinstance(value, ModuleType):
         return value.__name__ != "__main__" and is_imported(value)
-    return isinstance(getattr(value, "__self__", None), ModuleType | None) and is_found_by_name(value)
+    own = value.__self__ if isinstance(value, BuiltinFunctionType) else None  # a metaclass may answer for a class
+    return isinstance(own, ModuleType | None) and is_found_by_name(value)
 
 
 def _are_same(first: list[Any], second: list[Any]) -> bool:

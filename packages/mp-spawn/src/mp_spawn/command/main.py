@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from multiprocessing import resource_tracker
 
 from mp_core.system import engine_lookup
 from mp_core.system.descriptor import inheritable
@@ -39,7 +38,7 @@ from mp_spawn.output.destinations import Output, Prefix, output_for
 from mp_spawn.output.messages import messages, tell, telling_records
 from mp_spawn.output.terminal import TIMED_OUT, Row, progress, write_end
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
-from mp_spawn.ranks.signals import FORWARDED, Ended, Forwarding, blocked
+from mp_spawn.ranks.signals import FORWARDED, Ended, Forwarding
 
 TOO_FEW = "too few descriptors are left to read the output of the ranks, so lines come without a rank; see ulimit -n"
 
@@ -136,7 +135,6 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     with recording(), Forwarding(job.frugal) as signals:
         job.between_starts = signals.raise_ended
         try:
-            start_tracker()
             context = ProcessContext._of(job, signals)
         except (Ended, OSError) as stopped:
             return not_started(stopped)
@@ -153,19 +151,6 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             context.terminate()
             raise
         return conclude(context, job.output, error)
-
-
-def start_tracker() -> None:
-    """Start multiprocessing's resource tracker, which would import from the current folder first, and not just end."""
-    before = dict(os.environ)
-    os.environ.update(PYTHONSAFEPATH="1", PYTHONINSPECT="")
-    try:
-        with blocked(()):  # its start unblocks signals
-            resource_tracker.ensure_running()
-    finally:
-        for name in ("PYTHONSAFEPATH", "PYTHONINSPECT"):
-            del os.environ[name]
-            os.environ.update({name: before[name]} if name in before else {})
 
 
 def conclude(context: ProcessContext, output: Output, error: ProcessException | TimeoutError | None) -> int:

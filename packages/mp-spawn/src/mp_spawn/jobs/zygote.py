@@ -83,8 +83,7 @@ class ZygoteLauncher:
                 unowned[-1].fd, for_ranks[-1].fd = os.pipe()
                 with_status.append(spec._replace(status=InheritedFd(for_ranks[-1].fd)))
             preparation = job.preparation()
-            with blocked(()):  # its start unblocks signals
-                tracker = resource_tracker.getfd() or 0
+            tracker = _start_tracker(job.is_program)
             with blocked() as mask:
                 process, ranks = _execute(job, with_status, preparation, tracker, theirs.fileno(), mask)
                 zygote = _Zygote(process, len(ranks))
@@ -164,6 +163,7 @@ class _Zygote:
         self._process = process
         self._ranks = ranks
         self._ended: set[int] = set()  # their pids
+        self._is_stopped = False
         # Any thread may be the one that sees a rank end.
         self._lock = threading.Lock()
 
@@ -181,7 +181,7 @@ class _Zygote:
         fds = array("i")
         message, ancillary, _, _ = ours.recvmsg(STARTED.size, socket.CMSG_SPACE(fds.itemsize))
         if not message:
-            code = reap(self._process, TIME_TO_END)
+            code = reap(self._process, 0.0 if self._is_stopped else TIME_TO_END)
             how = "has closed its socket" if code is None else f"ended with exit code {code}"
             raise RuntimeError(
                 f"the interpreter that starts the ranks {how} before it had started "
@@ -212,6 +212,7 @@ class _Zygote:
         job: Job,
     ) -> None:
         """End the zygote, and with it every rank, after *error* has stopped the start."""
+        self._is_stopped = True  # it waits for the ranks that run, and nobody for it
         try:
             ours.shutdown(socket.SHUT_RD)  # it starts no more ranks; those that it has reported are still to be read
             with suppress(OSError, RuntimeError):
@@ -227,6 +228,23 @@ class _Zygote:
             kill(self._process)
             reap(self._process, math.inf)
             ours.close()
+
+
+def _start_tracker(of_program: bool) -> int:
+    """
+    Start the resource tracker; return its descriptor. It would import from the current folder first, and not just end
+    if the ranks are programs.
+    """
+    names = ("PYTHONSAFEPATH", "PYTHONINSPECT") if of_program else ()
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict(zip(names, ("1", ""), strict=False)))
+    try:
+        with blocked(()):  # its start unblocks signals
+            return resource_tracker.getfd() or 0
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            os.environ.update({} if value is None else {name: value})
 
 
 def _environment() -> dict[str, str] | None:

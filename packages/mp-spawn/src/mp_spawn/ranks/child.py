@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import parent_process, util
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn, cast
 
 from mp_core.children import death_pipe
@@ -178,8 +178,9 @@ def text_of(error: BaseException, trace: TracebackType | None) -> str:
         library = os.path.dirname(os.__file__)
         sys.path = [library, os.path.join(library, "lib-dynload"), *before]
         for name in sys.stdlib_module_names & sys.modules.keys():
-            file = getattr(sys.modules[name], "__file__", None) or library
-            if not file.startswith(library):
+            module = sys.modules[name]
+            file = vars(module).get("__file__") if type(module) is ModuleType else None
+            if isinstance(file, str) and not file.startswith(library + os.sep):
                 others[name] = sys.modules.pop(name)
         import traceback  # only a rank that fails needs it
 

@@ -32,7 +32,9 @@ def look(state: _State, begin: int, count: int, most_objects: int, most_parts: i
         elif id(kind) not in classes:
             break
         elif (has_dict := classes[id(kind)]) is None:
-            count += see(state, [kind, *(part for part in gc.get_referents(each) if part is not kind)])
+            parts = [part for part in gc.get_referents(each) if part is not kind]
+            see(state, [kind, *parts])
+            count += sum(type(part) not in _VALUES for part in parts)  # the numbers of a slice do not count
         elif not has_dict:
             objects.append(each)
         else:
