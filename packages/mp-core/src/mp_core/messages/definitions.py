@@ -275,9 +275,9 @@ class Pickler(ForkingPickler):
         # cloudpickle overlooks what the body of a class, in the function, uses.
         used, given, known = names_of_globals(thing.__code__) - _OF_MODULES, thing.__globals__, state[1]["__globals__"]
         more = {name: given[name] for name in used & given.keys() - known.keys()}
-        known.update(
-            (name, value) for name, value in more.items() if _is_definition(value) or self._can_be_pickled(value)
-        )
+        for name, value in more.items():
+            if _is_definition(value) or self._can_be_pickled(value):  # a task may well do without it
+                known[name] = value
         if args[1] is not _MAIN:
             note_main(thing)
             return make, args, (setter, state), None, None, _set_definition
@@ -332,11 +332,8 @@ def _reduce_descriptor(kind: Any, thing: Any) -> Any:
     state = object.__getstate__(thing)  # type: ignore[attr-defined, unused-ignore]
     if issubclass(kind, property):
         return _made_descriptor, (kind, property, thing.fget, thing.fset, thing.fdel, thing.__doc__), state
-    return (
-        _made_descriptor,
-        (kind, classmethod if issubclass(kind, classmethod) else staticmethod, thing.__func__),
-        state,
-    )
+    base = classmethod if issubclass(kind, classmethod) else staticmethod
+    return _made_descriptor, (kind, base, thing.__func__), state
 
 
 def _made_descriptor(kind: Any, base: Any, *args: Any) -> Any:

@@ -9,7 +9,7 @@ made of one stays:
     an initializer changes it in place: fills a dict, ...    seen by a look at its contents, before and after
     an initializer gives a class an attribute                likewise; the class is one object in all messages
     an initializer gives a function an attribute             likewise; the function of a later message gets it
-    an initializer changes a function's cells, its defaults  likewise; the function stays, until its code is another one
+    an initializer changes a function's cells, its defaults  likewise; the function stays while the program's does
     a task changes it in place                               not seen: the next message replaces it
     it is a generator of random numbers                      goes on here, until the program has another state
 """
@@ -306,10 +306,8 @@ class _Found:
         self._held = [*attributes_of(thing).values(), *bases_of(thing), type(thing)] if is_class else []
         self._parts = {name: contents_of(part, keep=True) for name, part in parts.items()}
         self.count = sum(contents.count for contents in self._parts.values() if contents is not None) + 1
-        is_function = type(thing) is FunctionType
-        self._first = (
-            {number: contents_of(part) for number, part in _numbered_parts(thing).items()} if is_function else {}
-        )
+        numbered = _numbered_parts(thing) if type(thing) is FunctionType else {}
+        self._first = {number: contents_of(part) for number, part in numbered.items()}
 
     def changed(self) -> dict[Any, Contents | None]:
         """Return which parts have other contents now; of defaults and cells, with those from before."""
@@ -335,6 +333,8 @@ def _class_parts(kind: type) -> dict[Any, Any]:
     own = attributes_of(kind)
     parts: dict[Any, Any] = {0: str([*map(id, (*bases_of(kind), type(kind)))])}
     for name, part in own.items():
+        if type(name) is not str:
+            continue
         if not (name.startswith("_") and name.endswith("_")):
             parts[name] = part
         elif type(part) in _METHODS and not any(attributes_of(base).get(name) is part for base in bases_of(kind)[1:]):
