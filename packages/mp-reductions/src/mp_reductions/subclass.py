@@ -90,11 +90,12 @@ def rebuild_view(kind: Any, plain: np.ndarray[Any, Any], writeable: bool = True)
 def over(plain: np.ndarray[Any, Any], a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an array over the memory of *plain* that has the class and the attributes of *a*, and its mask, shared."""
     found = rebuild_view(type(a), plain)
-    state = _object.__getstate__(a) or {}
+    state = _object.__getstate__(a)
     attributes, slots = state if isinstance(state, tuple) else (state, {})
-    mask = (attributes or {}).get("_mask")
-    masks = {"_mask": share_memory(mask)} if isinstance(mask, np.ndarray) else {}
-    restore(found, ({**(attributes or {}), **masks}, slots))
+    attributes = dict(attributes or {})
+    if isinstance(attributes.get("_mask"), np.ndarray):
+        attributes["_mask"] = share_memory(attributes["_mask"])
+    restore(found, (attributes, slots))
     return found
 
 

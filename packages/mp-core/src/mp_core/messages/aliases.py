@@ -16,13 +16,13 @@ in a list that the message fills last:
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import weakref
 from keyword import iskeyword
 from types import FunctionType
 
 from mp_core.messages.contents import attributes_of, class_name_of
+from mp_core.messages.main_globals import new_identity
 from mp_core.system.handler_errors import is_of_handler
 
 TYPE_CHECKING = False
@@ -65,9 +65,11 @@ def is_of_main(thing: Any) -> bool:
 
 def identify(thing: Any) -> None:
     """Give its identity to *thing* if it is an alias or a parameter, and to the parameters of a function or class."""
-    is_class = issubclass(type(thing), type)
-    parameters = () if is_class or type(thing) is not FunctionType else getattr(thing, "__type_params__", ())
-    parameters = attributes_of(thing).get("__type_params__", ()) if is_class else parameters
+    parameters: Any = ()
+    if issubclass(type(thing), type):  # of which a metaclass may say what it likes
+        parameters = attributes_of(thing).get("__type_params__")
+    elif type(thing) is FunctionType:
+        parameters = getattr(thing, "__type_params__", ())
     for each in (thing, *(parameters if type(parameters) is tuple else ())):
         if is_one(each) and type(each).__name__ in _OPTIONS:
             _identity(each)
@@ -98,7 +100,7 @@ def known_by(identity: str) -> Any:
 
 
 def _identity(thing: Any) -> str:
-    found = _identities.setdefault(thing, f"{os.getpid()} {os.urandom(16).hex()}")
+    found = _identities.setdefault(thing, new_identity())
     _known[found] = thing
     return found
 
@@ -109,7 +111,7 @@ def reduce(thing: Any) -> Any:
     if kind == "TypeAliasType":
         return _reduce_alias(thing)
     if kind not in _OPTIONS:
-        return getattr, (thing.__origin__, kind.removeprefix("ParamSpec").lower())
+        return named(thing)
     if sys.version_info >= (3, 12) and getattr(thing, "__infer_variance__", kind == "TypeVarTuple"):
         return _reduce_parameter(thing)
     if kind == "NewType":

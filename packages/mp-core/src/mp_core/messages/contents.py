@@ -64,12 +64,7 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 }
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 # What is made of references alone.
-_LINKS = frozenset(
-    {
-        *(partial, MethodType, CellType, property, staticmethod, classmethod, slice),
-        types.MappingProxyType,
-    }
-)
+_LINKS = frozenset({partial, MethodType, CellType, property, staticmethod, classmethod, slice, types.MappingProxyType})
 _NEVER_CHANGE: tuple[type, ...] = (
     *(date, time, timedelta, tzinfo, range, type, types.CodeType),
     *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
@@ -401,7 +396,7 @@ def _find_way(kind: type) -> _Way:
         return _see_cached
     if issubclass(kind, (types.GenericAlias, types.UnionType)):
         return _see_alias
-    if kind in _LINKS or _is_of_links(kind):
+    if kind in _LINKS or _is_known(kind, _KNOWN_LINKS):
         return _see_links
     if kind in (datetime, time):
         return _see_moment
@@ -584,10 +579,6 @@ def _has_own_zones(kind: type) -> bool:
     """Tell whether the main module has a class that derives from this one."""
     derived: list[type] = type.__subclasses__(kind)
     return any(module_of(each) == "__main__" or _has_own_zones(each) for each in derived)
-
-
-def _is_of_links(kind: type) -> bool:
-    return _is_known(kind, _KNOWN_LINKS) and _base_of(kind) is object
 
 
 def _is_set(slot: Any, thing: Any) -> bool:

@@ -79,7 +79,7 @@ from mp_core.children.main_module import (
 from mp_core.messages import aliases, ctypes_classes, enumerations, main_globals, sentinels
 from mp_core.messages.contents import attributes_of, has_weak_references, lru_cache_wrapper
 from mp_core.messages.function_parts import READS, names_of_globals
-from mp_core.messages.main_globals import Absent, is_handle
+from mp_core.messages.main_globals import Absent, is_handle, new_identity
 from mp_core.messages.random_generators import home_of
 from mp_core.system.handler_errors import is_of_handler
 from mp_core.system.pickled_call import PickledCall
@@ -564,15 +564,11 @@ _names_of: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary
 _made: weakref.WeakSet[type] = weakref.WeakSet()  # those that messages have made in this process
 
 
-def _new_identity() -> str:
-    return f"{os.getpid()} {os.urandom(16).hex()}"
-
-
 def _identity(kind: type) -> str:
     with _lock:
         found = _identities.get(kind)
         if found is None:
-            found = _identities[kind] = _new_identity()
+            found = _identities[kind] = new_identity()
             _classes[found] = kind
         return found
 
@@ -700,7 +696,7 @@ def identify() -> None:
 
 def _identify(thing: Any) -> None:
     if _identity_of(thing) is None:
-        key, known = _new_identity(), weakref.ref(thing)
+        key, known = new_identity(), weakref.ref(thing)
         _by_identity[key], _at[id(thing)] = known, (key, known)
 
 

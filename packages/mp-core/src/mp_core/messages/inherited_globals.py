@@ -129,7 +129,7 @@ class Inheritance:
 
     def __init__(self) -> None:
         #: By which a worker knows that it was forked with it.
-        self.identity = f"{os.getpid()} {os.urandom(16).hex()}"
+        self.identity = main_globals.new_identity()
         #: Picklers for it, see definitions.py.
         self.picklers: dict[Any, type] = {}
         self._noted: dict[int, _Noted] = {}  # by the `id`

@@ -16,6 +16,7 @@ made of one stays:
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import weakref
@@ -62,6 +63,11 @@ _HANDLES = (
     ("concurrent.futures._base", "Executor"),
     ("concurrent.futures._base", "Future"),
 )
+
+
+def new_identity() -> str:
+    """Return a text by which processes know a thing: no other process, and no later call, returns it."""
+    return f"{os.getpid()} {os.urandom(16).hex()}"
 
 
 class Absent:

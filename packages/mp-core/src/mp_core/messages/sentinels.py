@@ -6,8 +6,9 @@ references, so each is kept: 16 bytes for every time that the program makes one 
 
 from __future__ import annotations
 
-import os
 from multiprocessing.reduction import ForkingPickler
+
+from mp_core.messages.main_globals import new_identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _identities: dict[int, str] = {}  # by the `id`
 def identify(thing: Any) -> None:
     """Give *thing* its identity if it is a sentinel."""
     if type(thing) is object and id(thing) not in _identities:
-        _keep(f"{os.getpid()} {os.urandom(16).hex()}", thing)
+        _keep(new_identity(), thing)
 
 
 def _keep(identity: str, thing: object) -> object:

@@ -18,7 +18,7 @@ from mp_core.system.control_groups import processors
 from mp_spawn.calls.payload import Call
 from mp_spawn.output.streams import NO_STREAM, Selection, Streams
 from mp_spawn.ranks.program import folder_of, run_code, run_executable, run_module, run_script
-from mp_spawn.ranks.rank_variables import OF_A_RANK, RESTART_COUNT, job_variables
+from mp_spawn.ranks.rank_variables import OF_A_RANK, job_variables
 
 NVIDIA_DEVICES = "/dev"
 #: Makes a block whose run is recorded, if ``--timeline`` is given.
@@ -108,7 +108,7 @@ def variables_of(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not (name and equals):
             raise ValueError(f"--env {pair} is no variable; give NAME=VALUE")
-        if name in OF_A_RANK or name == RESTART_COUNT:
+        if name in OF_A_RANK:
             raise ValueError(f"--env {pair}: the launcher sets {name} for each rank; leave it out")
         variables[name] = value
     return variables

@@ -235,16 +235,16 @@ def _start_tracker(of_program: bool) -> int:
     Start the resource tracker; return its descriptor. It would import from the current folder first, and not just end
     if the ranks are programs.
     """
-    names = ("PYTHONSAFEPATH", "PYTHONINSPECT") if of_program else ()
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict(zip(names, ("1", ""), strict=False)))
+    given = {"PYTHONSAFEPATH": "1", "PYTHONINSPECT": ""} if of_program else {}
+    before = {name: os.environ[name] for name in given.keys() & os.environ.keys()}
+    os.environ.update(given)
     try:
         with blocked(()):  # its start unblocks signals
             return resource_tracker.getfd() or 0
     finally:
-        for name, value in before.items():
+        for name in given:
             del os.environ[name]
-            os.environ.update({} if value is None else {name: value})
+        os.environ.update(before)
 
 
 def _environment() -> dict[str, str] | None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 INSIDE = "MP_SPAWN_INSIDE"
 RUN_ID = "TORCHELASTIC_RUN_ID"
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
-#: No variables of all ranks together: they are a rank's place.
+#: No variables of all ranks together: they are a rank's place, and how often it was started.
 OF_A_RANK = frozenset(
     {
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        RESTART_COUNT,
     }
 )
 
