@@ -200,7 +200,7 @@ static int is_of(const struct mpshm__logged *note, const struct mpshm__handle *h
 {
     return atomic_load_explicit(&note->block, memory_order_relaxed) == handle->block &&
            atomic_load_explicit(&note->message, memory_order_relaxed) ==
-               (handle->generation << 8 | handle->message) &&
+               mpshm__message_of(handle) &&
            atomic_load_explicit(&note->segment_index, memory_order_relaxed) ==
                handle->segment_index &&
            atomic_load_explicit(&note->segment, memory_order_relaxed) == handle->segment;

@@ -11,12 +11,17 @@ struct mpshm__segment;
  * take; before it tries to set a bit: which it is; and once it is set. */
 struct mpshm__logged *mpshm__handle_log_note(const struct mpshm__handle *handle);
 
+/* A message among those of all lives of its block. */
+static inline uint32_t mpshm__message_of(const struct mpshm__handle *handle)
+{
+    return (uint32_t)handle->generation << 8 | handle->message;
+}
+
 static inline void mpshm__handle_log_choose(struct mpshm__logged *note,
                                             const struct mpshm__handle *handle)
 {
     if (note != NULL)
-        atomic_store_explicit(&note->message, handle->generation << 8 | handle->message,
-                              memory_order_relaxed);
+        atomic_store_explicit(&note->message, mpshm__message_of(handle), memory_order_relaxed);
 }
 
 static inline void mpshm__handle_log_hold(struct mpshm__logged *note)

@@ -78,9 +78,9 @@ uint64_t mpshm__look_begins(_Atomic uint32_t *next)
 {
     enum { LONGEST = MPSHM__LONGEST_SLEEP_NS >> TICK_BITS };
     uint64_t now = mpshm__now_ns();
-    uint32_t due = atomic_load(next), tick = (uint32_t)(now >> TICK_BITS), left = due - tick;
+    uint32_t due = atomic_load(next), tick = (uint32_t)(now >> TICK_BITS), ahead = due - tick;
 
-    if (left - 1 < LONGEST || !atomic_compare_exchange_strong(next, &due, tick + LONGEST))
+    if (ahead - 1 < LONGEST || !atomic_compare_exchange_strong(next, &due, tick + LONGEST))
         return 0;
     return now;
 }
