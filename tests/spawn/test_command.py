@@ -130,7 +130,10 @@ def test_signals_are_forwarded(script: str, signum: signal.Signals, start_method
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-WARNINGS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGXCPU, signal.SIGALRM, signal.SIGRTMIN + 2]
+WARNINGS = [
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGXCPU, signal.SIGALRM, signal.SIGRTMIN + 2),
+    *(signal.SIGWINCH, signal.SIGURG, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO),
+]
 
 
 @pytest.mark.parametrize("signum", WARNINGS)

@@ -198,7 +198,7 @@ def hold_and_sleep(fd: int) -> None:
 
 
 def test_join_is_bounded_even_if_a_rank_ignores_sigterm(
-    start_method: str, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+    start_method: str, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(context, "TERM_TO_KILL", 0.2)
     job = started(ranks.ignore_sigterm_or_fail, *pipe, start_method=start_method)
@@ -207,6 +207,8 @@ def test_join_is_bounded_even_if_a_rank_ignores_sigterm(
         job.join(timeout=60, grace_period=0.1)
     assert time.monotonic() - begin < 30
     assert job.processes[0].exitcode == -signal.SIGKILL
+    pid = job.processes[0].pid
+    assert caplog.messages == [f"Terminating process {pid} via signal {name}" for name in ("SIGTERM", "SIGKILL")]
 
 
 def test_ranks_may_end_by_themselves_within_the_grace_period(start_method: str, pipe: Pipe) -> None:

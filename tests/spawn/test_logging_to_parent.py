@@ -6,6 +6,7 @@ import concurrent.futures
 import logging
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.context import BaseContext
@@ -39,6 +40,10 @@ def log_in_grandchild(number: int) -> None:
     child = mp.get_context("spawn").Process(target=log, args=(number,))
     child.start()
     child.join()
+
+
+def leave_with_enabled() -> None:
+    sys.exit(int(logger.isEnabledFor(logging.CRITICAL)))
 
 
 def log_length(length: int) -> None:
@@ -120,6 +125,25 @@ def test_a_traceback_arrives_as_text(collected: Collected) -> None:
         mp.start_processes(log, args=("error",), nprocs=1)
     (record,) = collected.records
     assert logging.Formatter().format(record).endswith("ValueError: boom")
+
+
+def test_a_logger_has_the_level_in_a_child_that_it_has_here(collected: Collected, ctx: BaseContext) -> None:
+    logging.root.setLevel(logging.WARNING)  # and below it, for one of them
+    logging.getLogger("a").setLevel(logging.INFO)
+    try:
+        with mp.logging_to_parent():
+            process = ctx.Process(target=log, args=(1,))
+            process.start()
+            process.join(60)
+            logging.disable(logging.CRITICAL)
+            process = ctx.Process(target=leave_with_enabled)
+            process.start()
+            process.join(60)
+            assert process.exitcode == 0
+    finally:
+        logging.disable(logging.NOTSET)
+        logging.getLogger("a").setLevel(logging.NOTSET)
+    assert collected.texts() == ["number 1"]
 
 
 def test_the_levels_of_both_sides_hold(collected: Collected) -> None:

@@ -58,14 +58,14 @@ def logging_to_parent(level: int = logging.NOTSET) -> LoggingToParent:
 
     It applies to processes that are made after the call, by any start method: ranks, workers of pools and executors,
     other processes, and their children. In a child, the root logger gets a handler that sends records here instead of
-    the handlers that it has, and this process's level. Here a record goes to the logger of its name, with the
-    ``process`` and ``processName`` of the child. Arguments become text in the child, and attributes from ``extra`` come
-    along if they are numbers or text.
+    the handlers that it has, and each logger the level that it has here. Here a record goes to the logger of its name,
+    with the ``process`` and ``processName`` of the child. Arguments become text in the child, of 20,000 characters at
+    most, and attributes from ``extra`` come along if they are numbers or text.
 
     Parameters
     ----------
     level : int
-        Records below this level are not sent; by default the level of the root logger decides.
+        Records below this level are not sent; by default the levels of the loggers decide.
 
     Returns
     -------
@@ -232,14 +232,22 @@ class _Address:
         self.path, self.level, self.user = path, level, user
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _redirect, (self.path, self.level, self.user, logging.getLogger().level)
+        return _redirect, (self.path, self.level, self.user, _levels(), logging.root.manager.disable)
 
 
-def _redirect(path: bytes, level: int, user: int, level_of_root: int) -> _Address:
-    """In a child: let the root logger send its records to the parent, and to no other handler."""
-    root = logging.getLogger()
-    root.handlers[:] = [_ToParent(path, level, user)]
-    root.setLevel(level_of_root)
+def _levels() -> dict[str, int]:
+    """Return the level of the root logger, and those that others have."""
+    loggers = logging.root.manager.loggerDict.copy()
+    levels = {name: logger.level for name, logger in loggers.items() if isinstance(logger, logging.Logger)}
+    return {"": logging.root.level} | {name: level for name, level in levels.items() if level != logging.NOTSET}
+
+
+def _redirect(path: bytes, level: int, user: int, levels: dict[str, int], disabled: int) -> _Address:
+    """In a child: give its loggers their levels, and let the root logger send its records to the parent only."""
+    logging.disable(disabled)
+    for name, level_of_logger in levels.items():
+        logging.getLogger(name).setLevel(level_of_logger)
+    logging.root.handlers[:] = [_ToParent(path, level, user)]
     return _Address(path, level, user)
 
 
@@ -257,7 +265,7 @@ def _after_fork() -> None:
         receiver._close_descriptors()
     address = vars(process.current_process())["_config"].get(KEY)
     if address is not None:
-        _redirect(address.path, address.level, address.user, logging.getLogger().level)
+        logging.root.handlers[:] = [_ToParent(address.path, address.level, address.user)]
 
 
 _receivers: weakref.WeakSet[LoggingToParent] = weakref.WeakSet()

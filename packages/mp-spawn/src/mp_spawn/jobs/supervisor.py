@@ -320,7 +320,10 @@ class Supervisor:
         self._signal(self.ranks, signum, casualties)
 
     def _signal(self, ranks: list[Rank], signum: int, casualties: bool) -> None:
-        ended = [rank for rank in ranks if rank.signal(signum, casualties)]
+        running = [rank for rank in ranks if not rank.ended]
+        ended = [rank for rank in running if rank.signal(signum, casualties)]
+        if casualties and signum == signal.SIGKILL:  # each of them, also those that have not ended by SIGTERM
+            ended = running
         for rank in ended:  # after all signals: a program's handler of records may wait
             logger.warning("Terminating process %s via signal %s", rank.pid, name_of_signal(signum))
 

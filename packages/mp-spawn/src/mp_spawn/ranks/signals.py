@@ -55,10 +55,10 @@ from mp_core.system.weak_sets import members
 _OWN = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGCHLD", "SIGKILL", "SIGSTOP")
 FROM_OUTSIDE = frozenset(signal.valid_signals()) - {getattr(signal, name, None) for name in _OWN}
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# A scheduler may warn by any of them, as by SIGXCPU of a time that is over.
-_NAMED = ("SIGUSR1", "SIGUSR2", "SIGCONT", "SIGTSTP", "SIGALRM", "SIGXCPU", "SIGPWR")
-_REAL_TIME = range(getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", -1) + 1)
-FORWARDED = (*ENDING, *(getattr(signal, name) for name in _NAMED if hasattr(signal, name)), *_REAL_TIME)
+# A scheduler may warn by any of them, as by SIGXCPU of a time that is over. Not those of a write that fails, and of a
+# process in the background that uses the terminal.
+_OF_CALLS = {getattr(signal, name, None) for name in ("SIGPIPE", "SIGXFSZ", "SIGTTIN", "SIGTTOU")}
+FORWARDED = (*ENDING, *sorted(FROM_OUTSIDE - _OF_CALLS - {*ENDING}))
 # `timeout` signals its child and then its group, and so does a closing terminal: a second ending signal within so many
 # seconds counts as the same one.
 REPEAT = 0.5
