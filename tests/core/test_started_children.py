@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from multiprocessing import connection
+import sys
+import threading
+from multiprocessing import active_children, connection
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,35 @@ PRELOADED = """
 
 def test_children_of_a_fork_server_that_has_loaded_us_share_in_their_starters_session(tmp_path: Path) -> None:
     assert succeeded(run_script(tmp_path, PRELOADED)) == "True\nTrue\n"
+
+
+@BY_EXEC
+def test_threads_may_list_children_that_have_not_received_their_arguments(start_method: str) -> None:
+    ctx = mp.get_context(start_method)
+    ended, problems = threading.Event(), []
+
+    def list_children() -> None:
+        while not ended.is_set():
+            try:
+                active_children()
+            except Exception as error:
+                problems.append(error)
+
+    threads = [threading.Thread(target=list_children) for _ in range(3)]
+    switches = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            children = [ctx.Process(target=len, args=(bytes(200_000),)) for _ in range(4)]
+            for child in children:
+                child.start()
+            for child in children:  # whose exit code may be with another thread, as in multiprocessing
+                child.join(WAIT_S)
+    finally:
+        sys.setswitchinterval(switches)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert problems == []

@@ -133,8 +133,11 @@ def test_a_rank_that_only_reads_is_told_the_same(tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_rank_0_reads_the_standard_input(tmp_path: Path) -> None:
+    # Rank 1 fails at its end of file, which ends rank 0: not before that has read.
+    code = f"import os, time\nwhile os.environ['RANK'] == '1' and not os.path.exists({str(tmp_path / 'read')!r}): "
+    code += f"time.sleep(0.01)\nprint(input(), flush=True); open({str(tmp_path / 'read')!r}, 'w').close()"
     done = subprocess.run(
-        [sys.executable, "-m", "mp_spawn", "-n", "2", "--stdin", "0", "-c", "print(input())"],
+        [sys.executable, "-m", "mp_spawn", "-n", "2", "--stdin", "0", "-c", code],
         input="a line\n",
         capture_output=True,
         text=True,

@@ -222,6 +222,8 @@ def _hand_over(child: _Child, popen: Any) -> None:
 def is_done(arguments: Arguments, has_ended: bool) -> bool:
     """Return whether the child has received its *arguments* or will not; they are freed then."""
     writer, handles = arguments
+    if writer.closed:  # a signal handler has raised in the middle of this; what it left is freed with the program
+        return True
     count, has_rest = writer._messages(), writer._has_rest()  # in this order: it may read them now
     if not has_ended and (count or has_rest):
         return False

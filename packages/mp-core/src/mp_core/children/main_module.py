@@ -388,11 +388,17 @@ def _watching(kind: Any) -> type:
 
             def poll(self, flag: int = os.WNOHANG) -> int | None:
                 code: int | None = super().poll(flag)
-                if self.arguments is not None:
+                # In one step: other threads may poll it as well, as `active_children` does.
+                arguments = self.__dict__.pop("arguments", None)
+                if arguments is not None:
                     from mp_core.children import child_descriptors
 
-                    if child_descriptors.is_done(self.arguments, code is not None):
-                        self.arguments = None
+                    done = False
+                    try:
+                        done = child_descriptors.is_done(arguments, code is not None)
+                    finally:
+                        if not done:
+                            self.arguments = arguments
                 if code == -_SIGNAL:
                     self.returncode = code = 1
                     self.missing_guard = True

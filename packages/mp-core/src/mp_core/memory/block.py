@@ -183,8 +183,8 @@ _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
     errno.ENFILE: "the system has no descriptor left; close files, or raise fs.file-max",
     errno.EUSERS: "1024 processes of this session share memory already; let some of them end, or send a private array",
-    errno.EFBIG: "this process may not make a file of the size that shared memory has, 8 MiB or more where arrays share a "
-    "file; raise the limit (ulimit -f)",
+    errno.EFBIG: "this process may not make a file of the size that shared memory has, 8 MiB or more where arrays "
+    "share a file; raise the limit (ulimit -f)",
     errno.EDQUOT: "the runtime folder, which has its control files, is full; free some space, or set "
     "MPSHM_RUNTIME_DIR to another folder",
     errno.ENODEV: "/dev/shm is missing or this user may not write to it; mount a tmpfs there, or use the "
