@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import resource
+import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from support.scripts import NO_DESCRIPTORS, run_script
 
 from mp_core.memory import mapped_buffers
+from mp_spawn import start_processes
 from mp_spawn.output import destinations as output
 from mp_spawn.output.streams import Streams
 from mp_spawn.output.tee import Tee
@@ -126,3 +129,21 @@ def test_a_parent_without_descriptors_does_not_spin_over_a_child_that_logs(tmp_p
     done = run_script(tmp_path, program)
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
     assert "from the child" in done.stderr
+
+
+@pytest.mark.parametrize("lack", ["a process", "a process and a thread"])
+def test_a_limit_of_processes_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, lack: str) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    class Exhausted(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    before = descriptors()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"no rank can be started: .*\(ulimit -u\)"):
+        patch.setattr(subprocess, "Popen", refused)
+        if "thread" in lack:
+            patch.setattr(output.threading, "Thread", Exhausted)
+        start_processes(print, nprocs=2, start_method="spawn", output="capture")
+    assert descriptors() == before

@@ -200,7 +200,8 @@ static int spawn_manager(int listener, int control, const char *folder)
         close(higher);
     if (err != 0) {
         errno = err;
-        return mpshm__failed(high < 0 ? "fcntl" : "posix_spawn (clone3, setsid, dup2, execve)");
+        err = mpshm__failed(high < 0 ? "fcntl" : "posix_spawn (clone3, setsid, dup2, execve)");
+        return err == -EAGAIN ? -ECHILD : err; /* no process is left (ulimit -u) */
     }
     /* ECHILD when the program ignores SIGCHLD. The result is unknown then, and connect will
      * tell. */

@@ -206,7 +206,10 @@ def call_of(chosen: argparse.Namespace) -> Call:
     if chosen.module or chosen.code:
         return run_module if chosen.module else run_code, (chosen.script, chosen.arguments)
     if not os.path.exists(chosen.script):
-        raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
+        instead = (
+            "for a program on standard input, give /dev/stdin" if chosen.script == "-" else "for a module, give -m"
+        )
+        raise ValueError(f"there is no file {chosen.script!r}; {instead}")
     source = None
     # A descriptor of this process, such as a shell's <(...), or a pipe: read once for all ranks.
     is_ours = chosen.script.startswith(("/dev/", "/proc/"))

@@ -34,7 +34,7 @@ from mp_spawn.jobs.context import ProcessContext
 from mp_spawn.jobs.job import are_descriptors_few
 from mp_spawn.jobs.launch import prepare
 from mp_spawn.jobs.running_job import end_late
-from mp_spawn.output.destinations import Output, Prefix, output_for
+from mp_spawn.output.destinations import NoThreadError, Output, Prefix, output_for
 from mp_spawn.output.messages import messages, tell, telling_records
 from mp_spawn.output.terminal import TIMED_OUT, Row, progress, write_end
 from mp_spawn.ranks.rank_variables import INSIDE, place_variables
@@ -136,7 +136,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         job.between_starts = signals.raise_ended
         try:
             context = ProcessContext._of(job, signals)
-        except (Ended, OSError) as stopped:
+        except (Ended, OSError, NoThreadError) as stopped:
             return not_started(stopped)
         try:
             # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
@@ -144,7 +144,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             supervisor = context._supervisor
             with nullcontext() if is_shared else progress(nprocs, supervisor.count_ended, supervisor.is_given_up):
                 error = outcome(context, job.output, chosen.timeout)
-        except (Ended, OSError) as stopped:  # the start of ranks that had failed
+        except (Ended, OSError, NoThreadError) as stopped:  # the start of ranks that had failed
             context.terminate()
             return not_started(stopped)
         except BaseException:
@@ -165,7 +165,7 @@ def conclude(context: ProcessContext, output: Output, error: ProcessException | 
     return 0 if is_written else 128 + supervisor.told_by
 
 
-def not_started(stopped: Ended | OSError) -> int:
+def not_started(stopped: Ended | OSError | NoThreadError) -> int:
     """Print why the ranks do not run, and return the exit code."""
     if isinstance(stopped, Ended):
         name = signal.Signals(stopped.signum).name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import operator
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 from mp_core.children.death_pipe import DeathPipe
 from mp_core.system.descriptor import AboveStandardStreams
 from mp_spawn.calls.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
-from mp_spawn.output.destinations import Inherit, Output
+from mp_spawn.output.destinations import Inherit, NoThreadError, Output
 from mp_spawn.output.streams import Streams
 from mp_spawn.ranks.diagnostics import Stacks
 from mp_spawn.ranks.process_group import TO_GROUP
@@ -166,6 +167,8 @@ class Job:
                 inbox.close()
             for file in filter(None, stacks):
                 file.close()
+            with contextlib.suppress(NoThreadError):  # for what ranks have written that had started
+                self.output.started()
             if getattr(error, "errno", 0) == errno.EMFILE:
                 why = (
                     f"rank {[*ranks][max(0, len(inboxes) - 1)]} cannot be started: this process has no descriptor left"
@@ -176,7 +179,7 @@ class Job:
             close(for_ranks)
             for payload in payloads:
                 payload.close()
-            self.output.started()
+        self.output.started()
         return [
             Rank(rank, process, pidfd, inbox, file, restarts, kills, self.to_group_of(rank), self.is_program)
             for (rank, restarts), (process, pidfd), inbox, file in zip(

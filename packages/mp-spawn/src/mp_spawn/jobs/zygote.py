@@ -189,7 +189,7 @@ class _Zygote:
             )
         _, pid, error = STARTED.unpack(message)
         if error:
-            raise OSError(error, f"rank {rank} cannot be started by fork: {os.strerror(error)}")
+            raise _not_started(f"rank {rank} cannot be started by fork", error)
         if not ancillary:
             raise OSError(errno.EMFILE, f"rank {rank} cannot be started: {os.strerror(errno.EMFILE)}")
         fds.frombytes(ancillary[0][2])
@@ -300,6 +300,13 @@ def _execute(
             pass_fds={file, to_launcher, tracker, *popen.fds, *job.passed_on},
             env=_environment(),
         )
+    except BlockingIOError as error:
+        raise _not_started("no rank can be started", errno.EAGAIN) from error
     finally:
         os.close(file)
     return process, ranks
+
+
+def _not_started(what: str, number: int) -> OSError:
+    instead = "; raise the limit of processes (ulimit -u), or start fewer ranks" if number == errno.EAGAIN else ""
+    return OSError(number, f"{what}: {os.strerror(number)}{instead}")

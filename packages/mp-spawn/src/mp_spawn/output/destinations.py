@@ -31,6 +31,10 @@ COLOURS = (36, 33, 35, 32, 34, 31)
 Pair = tuple[InheritedFd, InheritedFd]
 
 
+class NoThreadError(RuntimeError):
+    """The system has no thread left that would read the output of the ranks."""
+
+
 class Output:
     """Handles the ranks' standard output and standard error; owns the descriptors for them until they have started."""
 
@@ -185,11 +189,13 @@ class Piped(Output):
                 try:
                     thread.start()
                 except RuntimeError as error:
-                    if not is_of_handler(error):  # the system has no thread left
-                        self._wake = self._thread = None
-                        for fd in wake:
-                            os.close(fd)
-                    raise
+                    if is_of_handler(error):
+                        raise
+                    self._wake = self._thread = None
+                    for fd in wake:
+                        os.close(fd)
+                    what = f"{error}, to read the output of the ranks"
+                    raise NoThreadError(f"{what}; raise the limit (ulimit -u), or give output='inherit'") from None
 
     def finish(self, is_given_up: Callable[[], bool] = bool) -> None:
         self.close_ends()
