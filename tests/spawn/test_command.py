@@ -174,6 +174,7 @@ def test_ranks_end_with_the_command(script: str) -> None:
         (["no_such_file.py"], "there is no file 'no_such_file.py'; for a module, give -m"),
         (["--output", "prefx", __file__], "output='prefx' is none of"),
         (["--start-method", "thread", __file__], "invalid choice: 'thread'"),
+        (["-"], "there is no file '-'; for a program on standard input, give /dev/stdin"),
         ([], "script"),
     ],
 )
@@ -182,6 +183,12 @@ def test_bad_options_are_described_in_one_line(arguments: list[str], text: str) 
     assert done.returncode == 2
     assert text in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_script_with_a_null_character_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "odd.py"
+    path.write_bytes(b"print(1)\n\0\n")
+    assert f'File "{path}", line 2' in command("-n", "1", str(path)).stderr
 
 
 def test_max_restarts_restarts_a_failed_rank(script: str, tmp_path: Path) -> None:

@@ -127,7 +127,12 @@ def run_script(rank: int, path: str, once: tuple[bytes, str] | None, arguments: 
     main.__file__ = file
     if sys.version_info < (3, 15):
         main.__cached__ = None  # type: ignore[attr-defined]
-    code = marshal.loads(source[HEADER_OF_PYC:]) if compiled else compile(source, file, "exec", dont_inherit=True)
+    try:
+        code = marshal.loads(source[HEADER_OF_PYC:]) if compiled else compile(source, file, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if error.filename is None:  # it has a null character
+            error.filename, error.lineno = file, source.count(b"\n", 0, source.find(b"\0")) + 1
+        raise
     exec(code, vars(main))
 
 
