@@ -237,9 +237,8 @@ def test_a_death_comes_before_the_failures_that_it_causes(start_method: str, pip
         write.close()  # now only rank 0 holds the pipe on which rank 1 waits
         back[1].send("die")
 
-    error = failing(
-        ranks.die_or_wait_for_the_dead, read, write, back[0], pipe[1], start_method=start_method, meanwhile=go
-    )
+    ends = read, write, back[0], pipe[1]
+    error = failing(ranks.die_or_wait_for_the_dead, *ends, start_method=start_method, meanwhile=go, grace_period=30)
     read.close()
     assert [failure.rank for failure in error.failures] == [0, 1]
     assert error.failures[0].signal_name == "SIGKILL"
@@ -303,7 +302,7 @@ FAILS = """
 
     if __name__ == "__main__":
         try:
-            mp_spawn.run(rank_functions.raise_, (ValueError, "boom"), 2, start_method=sys.argv[1])
+            mp_spawn.run(rank_functions.raise_, (ValueError, "boom"), 2, start_method=sys.argv[1], grace_period=30)
         except mp_spawn.ProcessRaisedException as error:
             print(repr(error.__cause__))
 """
