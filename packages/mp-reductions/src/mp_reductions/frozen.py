@@ -26,6 +26,7 @@ import pickle
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Number
 from typing import Any, overload
 
 from mp_core.memory.block import Block, allocate
@@ -171,7 +172,7 @@ def stable_hash(key: Any) -> int:
 
         data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else b"\0" + key
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
-    if isinstance(key, int | float | complex):
+    if isinstance(key, Number):  # also one of NumPy's, a Decimal, a Fraction
         return hash(key)
     if isinstance(key, tuple):
         return hash(tuple(map(stable_hash, key)))
@@ -250,7 +251,10 @@ class FrozenList(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> FrozenList: ...
     def __getitem__(self, index: int | slice) -> Any:
-        rows = self._rows[index]
+        try:
+            rows = self._rows[index]
+        except IndexError:
+            raise IndexError(f"index {index} is out of range: the frozen list has {len(self)} items") from None
         if isinstance(rows, range):
             return FrozenList(self._memory, self._root, rows)
         return self._memory.load(self._offsets[rows])
@@ -285,7 +289,7 @@ class FrozenDict(Mapping[Any, Any]):
         try:
             wanted = stable_hash(key)
         except TypeError:
-            raise KeyError(key) from None
+            wanted = hash(key)  # it may be equal to a number, as NumPy's booleans are
         hashes = self._hashes
         at = bisect_left(hashes, wanted)
         while at < len(hashes) and hashes[at] == wanted:

@@ -60,7 +60,7 @@ def named(name: str, shape: Any = None, dtype: Any = None, *, create: bool = Fal
     Parameters
     ----------
     name : str
-        Any text without a slash; about 230 bytes at most.
+        Any text without a slash; about 240 bytes at most, less the digits of the user's number.
     shape : int or sequence of int, optional
         The lengths of the axes. A new array needs it; an existing one is checked against it.
     dtype : data type, optional

@@ -491,6 +491,7 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     if like is not None:
         raise TypeError("shared arrays are plain np.ndarray: `like` must be None")
     dtype = np.dtype(dtype)
+    checked_dtype(dtype)
     view: Array = np.frombuffer(buffer, dtype, count, offset)
     if isinstance(buffer, Block):
         return array_over(buffer, view.shape, dtype, offset)

@@ -46,9 +46,9 @@ _watcher: threading.Thread | None = None
 
 class LeaseReference:
     """
-    Keep a received `Lease` alive, until you release or drop the reference, or the process ends.
+    Keep the `Lease` of another process alive, until you release or drop the reference, or this process ends.
 
-    Receiving a lease makes one, and so does `receive_lease`. You can send it on; then the next receiver also has one.
+    In the process of the lease itself, a reference keeps nothing alive. Receiving a lease makes one, and so does `receive_lease`. You can send it on; then the next receiver also has one.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class LeaseReference:
 
 class Lease:
     """
-    Let other processes reference a resource of this process, with a callback after the last release.
+    Let other processes reference a resource of this process, with a callback after their last release.
 
     Sending it (on a queue, through a pipe, as an argument) makes an in-flight reference; the receiver gets a
     `LeaseReference`. A lease that was never sent does not end. The callback runs in a thread of this process,
@@ -160,7 +160,7 @@ class Lease:
 
     @property
     def references(self) -> int:
-        """The number of references: processes that have one, and messages that are not received yet."""
+        """The number of references: other processes that have one, and messages that are not received yet."""
         return 0 if self._block is None else self._block._others()
 
     @property

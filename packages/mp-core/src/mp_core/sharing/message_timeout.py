@@ -32,7 +32,7 @@ def set_message_timeout(seconds: float | None) -> None:
     Raises
     ------
     ValueError
-        *seconds* is not more than 0, or is not a number.
+        *seconds* is not more than 0, or infinite, or ``float`` makes no number of it.
 
     Examples
     --------

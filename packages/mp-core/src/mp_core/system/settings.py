@@ -162,7 +162,7 @@ def message_timeout() -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not seconds > 0:
+    if not 0 < seconds < float("inf"):
         raise ValueError(f"MP_MESSAGE_TIMEOUT: {text!r} is not a number of seconds above 0")
     return seconds
 
