@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+from decimal import Decimal
+from fractions import Fraction
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -180,3 +182,17 @@ def test_a_handle_that_reaches_beyond_its_block_is_an_error(root: int, rows: Any
     assert rebuild is rebuild_frozen
     with pytest.raises((ValueError, TypeError)):
         rebuild_frozen(block, own + root if rows else root, rows)
+
+
+def test_equal_numbers_are_one_key_whatever_their_types() -> None:
+    numbers = {number: number * 10 for number in range(300)}
+    frozen = mp.shared.frozen(numbers)
+    for key in (np.int64(1), np.float32(2), Decimal(3), Fraction(4), np.True_):
+        assert frozen[key] == frozen.get(key) == numbers[key] and key in frozen
+    assert frozen.get(np.int64(1000)) is None
+    assert mp.shared.frozen({np.int64(5): "a", (np.int64(6), Decimal("0.5")): "b"})[6, 0.5] == "b"
+
+
+def test_an_index_that_is_out_of_range_is_named() -> None:
+    with pytest.raises(IndexError, match="index 7 is out of range: the frozen list has 3 items"):
+        mp.shared.frozen([1, 2, 3])[7]

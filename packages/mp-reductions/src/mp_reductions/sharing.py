@@ -248,8 +248,7 @@ REMEDY = "convert it to numbers or to text of a fixed length first, as a.astype(
 def checked_dims(shape: Any) -> tuple[int, ...]:
     """Return *shape* as a tuple; raise `TypeError` or `ValueError` if it is not a shape."""
     try:
-        is_array = isinstance(shape, np.ndarray)  # all of which seem to support it
-        is_number = isinstance(shape, SupportsIndex) and not (is_array and shape.ndim)
+        is_number = isinstance(shape, SupportsIndex) and not (isinstance(shape, np.ndarray) and np.ndim(shape))
         dims = (operator.index(shape),) if is_number else tuple(map(operator.index, shape))
     except TypeError:
         raise TypeError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None

@@ -8,7 +8,7 @@ Reducers cannot be registered for classes that do not exist yet, so a class is j
     (no __reduce__ of its    and most classes of users           is shared, private data is copied once. The
     own)                                                         content of its __dict__ is sent too
     by methods of its own    classes that follow NumPy's         they must see the bytes, since they may compute
-    (__reduce__ and/or       documentation                       with them: the receiver rebuilds the object as
+    (__reduce__ and/or       documentation, astropy's, unyt's    with them: the receiver rebuilds the object as
     __setstate__)                                                pickle does, then its memory is exchanged for
                                                                  the shared one, if both have the same bytes
 
@@ -151,13 +151,11 @@ def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
     if a.dtype.hasobject or (block is None and _functions.has_room(a.nbytes)):
         return reduced
     match reduced:
-        case (reconstruct, arguments, (version, shape, dtype, fortran, bytes(data), *more)) if (shape, dtype) == (
-            a.shape,
-            a.dtype,
-        ) and len(data) == a.nbytes:
-            order: Any = "F" if fortran else "C"
+        case (reconstruct, arguments, tuple(state)) if place := _place_of_bytes(state, a):
+            *_, shape, dtype, fortran, data = _part(state, place[:-1])[: place[-1] + 1]
         case _:
             return reduced
+    order: Any = "F" if fortran else "C"
     if block is None:
         # NumPy's copy of the bytes, not `a`: the class may have changed them.
         plain: np.ndarray[Any, Any] = _ndarray(shape, dtype, data, 0, None, order)
@@ -165,8 +163,34 @@ def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
         plain = np.ndarray.view(a, np.ndarray)
     else:
         return reduced
-    state = (version, shape, dtype, fortran, *more)
-    return rebuild_customised, (plain, a.flags.writeable, reconstruct, arguments, state)
+    return rebuild_customised, (plain, a.flags.writeable, reconstruct, arguments, _with(state, place, None), place)
+
+
+def _place_of_bytes(state: tuple[Any, ...], a: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """
+    Return where NumPy's state has the bytes of *a*: their index in *state*, or in a tuple of it, after that of this
+    tuple. Empty if they are not there.
+    """
+    inner = [((at,), part) for at, part in enumerate(state) if type(part) is tuple]
+    for before, part in [((), state), *inner]:
+        # version, shape, dtype, whether the order is Fortran's, bytes
+        for at, data in enumerate(part[4:], 4):
+            is_data = type(data) is bytes and len(data) == a.nbytes and type(part[at - 3]) is tuple
+            if is_data and part[at - 3 : at - 1] == (a.shape, a.dtype):
+                return (*before, at)
+    return ()
+
+
+def _part(state: Any, place: tuple[int, ...]) -> Any:
+    for at in place:
+        state = state[at]
+    return state
+
+
+def _with(state: tuple[Any, ...], place: tuple[int, ...], data: bytes | None) -> tuple[Any, ...]:
+    at, *rest = place
+    part = _with(state[at], tuple(rest), data) if rest else data
+    return (*state[:at], part, *state[at + 1 :])
 
 
 def rebuild_customised(
@@ -175,11 +199,12 @@ def rebuild_customised(
     reconstruct: Callable[..., Any],
     arguments: tuple[Any, ...],
     state: tuple[Any, ...],
+    place: tuple[int, ...],
 ) -> Any:
     """Rebuild the object as pickle does, over the memory of *plain* if no byte changed."""
-    order: Any = "F" if state[3] else "C"
+    order: Any = "F" if _part(state, place[:-1])[place[-1] - 1] else "C"
     a = reconstruct(*arguments)
-    a.__setstate__((*state[:4], plain.tobytes(order), *state[4:]))
+    a.__setstate__(_with(state, place, plain.tobytes(order)))
     alone = object()
     if (
         find_block(plain) is not None

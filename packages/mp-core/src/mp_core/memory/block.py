@@ -194,7 +194,7 @@ _REASONS = {
     **NO_MANAGER,
     errno.ENOENT: "the runtime folder {folder} is missing; set MPSHM_RUNTIME_DIR to an existing folder",
     errno.ENOTDIR: "the runtime folder {folder} is not a folder; set MPSHM_RUNTIME_DIR to one",
-    errno.EACCES: "the runtime folder in {folder}, or its manager, belongs to another user, or cannot be written, or it "
+    errno.EACCES: "the runtime folder in {folder}, or its manager, belongs to another user, or cannot be written, or "
     "is a link or has another mode than 0700; set MPSHM_RUNTIME_DIR to a folder of your own",
     errno.EROFS: "the runtime folder in {folder} cannot be written, the disk is read-only; "
     "set MPSHM_RUNTIME_DIR to another folder",

@@ -48,7 +48,8 @@ class LeaseReference:
     """
     Keep the `Lease` of another process alive, until you release or drop the reference, or this process ends.
 
-    In the process of the lease itself, a reference keeps nothing alive. Receiving a lease makes one, and so does `receive_lease`. You can send it on; then the next receiver also has one.
+    In the process of the lease itself, a reference keeps nothing alive. Receiving a lease makes one, and so does
+    `receive_lease`. You can send it on; then the next receiver also has one.
 
     Examples
     --------
