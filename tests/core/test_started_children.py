@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
+import signal
 import sys
 import threading
+from itertools import count
 from multiprocessing import active_children, connection
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,7 @@ import pytest
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core.children import child_descriptors
+from mp_core.children import child_descriptors, main_module
 from mp_core.sharing import backend
 
 WAIT_S = 60
@@ -180,3 +184,52 @@ def test_threads_may_list_children_that_have_not_received_their_arguments(start_
         for thread in threads:
             thread.join()
     assert problems == []
+
+
+class HandlerError(Exception):
+    """A signal handler has raised."""
+
+
+@BY_EXEC
+@pytest.mark.parametrize("fill", [bytes, mp.shared.zeros], ids=["bytes", "array"])
+def test_a_handler_that_raises_anywhere_in_a_poll_leaves_no_arguments_behind(start_method: str, fill: Any) -> None:
+    files = {main_module.__file__, child_descriptors.__file__}
+
+    def raising_at(line: int) -> Any:
+        lines = count()
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            if frame.f_code.co_filename not in files:
+                return None
+            # No handler runs between the end of a block and the `release` of its lock.
+            is_end = re.search(r"return|release", linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+            if event == "line" and not is_end and next(lines) == line:
+                raise HandlerError
+            return trace
+
+        return trace
+
+    child = mp.get_context(start_method).Process(target=len, args=(fill(3_000_000),))
+    child.start()
+    os.kill(child.pid or 0, signal.SIGSTOP)
+    before = sys.gettrace()
+    try:
+        for killed in (False, True):
+            if killed:
+                child.kill()
+                assert connection.wait([child.sentinel], WAIT_S)
+            for line in count():
+                sys.settrace(raising_at(line))
+                try:
+                    is_alive = child.is_alive()
+                except HandlerError:
+                    continue
+                finally:
+                    sys.settrace(before)
+                break
+            assert line > 4 and is_alive is not killed
+    finally:
+        child.kill()
+        child.join(WAIT_S)
+    assert child._popen.arguments is None  # type: ignore[attr-defined]
+    child.close()

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -144,6 +145,37 @@ def test_a_logger_has_the_level_in_a_child_that_it_has_here(collected: Collected
         logging.disable(logging.NOTSET)
         logging.getLogger("a").setLevel(logging.NOTSET)
     assert collected.texts() == ["number 1"]
+
+
+LIBRARY = """
+    import enum, logging
+    class Own(logging.Logger):
+        def shout(self, text): self.log(5, text)
+    logging.setLoggerClass(Own)
+    logger = logging.getLogger("library")
+    def work(*rank): logger.shout("shouted"); logging.getLogger("plain").log(7, "said")
+"""
+PROGRAM = """
+    import enum, logging, sys
+    import mp_all as mp
+    class Level(enum.IntEnum): LOW = 7
+    def main(start_method):
+        logging.getLogger("plain").setLevel(Level.LOW)
+        logging.getLogger().getChild("root").setLevel(logging.CRITICAL)  # not the root logger, in spite of its name
+        import library
+        library.logger.setLevel(5)
+        logging.basicConfig(level=5, format="%(message)s", stream=sys.stdout)
+        with mp.logging_to_parent():
+            mp.run(library.work, nprocs=1, start_method=start_method)
+            with mp.get_context(start_method).Pool(1) as pool: pool.apply(library.work)
+    if __name__ == "__main__": main(sys.argv[1])
+"""
+
+
+def test_a_class_of_loggers_and_odd_levels_of_a_program_stay_as_they_are(tmp_path: Path, start_method: str) -> None:
+    (tmp_path / "library.py").write_text(textwrap.dedent(LIBRARY))
+    done = run_script(tmp_path, PROGRAM, start_method)
+    assert done.stdout.split() == ["shouted", "said"] * 2, done.stderr
 
 
 def test_the_levels_of_both_sides_hold(collected: Collected) -> None:

@@ -232,21 +232,21 @@ class _Address:
         self.path, self.level, self.user = path, level, user
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _redirect, (self.path, self.level, self.user, _levels(), logging.root.manager.disable)
+        return _redirect, (self.path, self.level, self.user, _levels(), int(logging.root.manager.disable))
 
 
 def _levels() -> dict[str, int]:
-    """Return the level of the root logger, and those that others have."""
+    """Return the levels of loggers by their names. Those of a class of the program are made by the child itself."""
     loggers = logging.root.manager.loggerDict.copy()
-    levels = {name: logger.level for name, logger in loggers.items() if isinstance(logger, logging.Logger)}
-    return {"": logging.root.level} | {name: level for name, level in levels.items() if level != logging.NOTSET}
+    levels = {name: int(logger.level) for name, logger in loggers.items() if type(logger) is logging.Logger}
+    return {name: level for name, level in levels.items() if level} | {logging.root.name: int(logging.root.level)}
 
 
 def _redirect(path: bytes, level: int, user: int, levels: dict[str, int], disabled: int) -> _Address:
     """In a child: give its loggers their levels, and let the root logger send its records to the parent only."""
-    logging.disable(disabled)
     for name, level_of_logger in levels.items():
-        logging.getLogger(name).setLevel(level_of_logger)
+        logging.getLogger(name).level = level_of_logger  # `setLevel` would clear the caches of all loggers, each time
+    logging.disable(disabled)  # which clears them
     logging.root.handlers[:] = [_ToParent(path, level, user)]
     return _Address(path, level, user)
 

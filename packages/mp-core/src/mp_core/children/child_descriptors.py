@@ -51,8 +51,8 @@ FORKSERVER_TAKES = 253 - 4
 
 Duplicates = tuple["Any", "Any"]
 Mark = tuple["Any", int, "Any", "Any"]
-# The writing end, and the handles of a message that goes through the ring in parts.
-Arguments = tuple["Any", Sequence[bytes]]
+# The writing end, the handles of a message that goes through the ring in parts, and a lock of the threads that look.
+Arguments = tuple["Any", list[bytes], "Any"]
 
 
 class _Child:
@@ -209,29 +209,44 @@ def _hand_over(child: _Child, popen: Any) -> None:
             child.message.leave()
         return
     reader, writer = child.arguments
-    popen.arguments = writer, ()
-    reader.close()
-    child.arguments = None
-    if child.message is not None:
-        handles = child.message.handles
-        with contextlib.suppress(BrokenPipeError):  # it has ended
-            writer._send_unless(child.message, [])
-            popen.arguments = writer, handles
+    handles: list[bytes] = []
+    lock: Any = backend.TryLock()
+    try:
+        lock.wait()  # until all is sent, other threads must not find that it has been received
+        popen.arguments = writer, handles, lock
+        reader.close()
+        child.arguments = None
+        if child.message is not None:
+            sent = child.message.handles
+            with contextlib.suppress(BrokenPipeError):  # it has ended
+                writer._send_unless(child.message, [])
+                handles += sent
+    finally:
+        lock.release()
 
 
 def is_done(arguments: Arguments, has_ended: bool) -> bool:
-    """Return whether the child has received its *arguments* or will not; they are freed then."""
-    writer, handles = arguments
-    if writer.closed:  # a signal handler has raised in the middle of this; what it left is freed with the program
+    """
+    Return whether the child has received its *arguments* or will not; they are freed then. Any thread may ask, as
+    `active_children` does.
+    """
+    writer, handles, lock = arguments
+    try:
+        if has_ended and not lock.is_mine():
+            lock.wait()
+        elif not lock.acquire():
+            return False
+        if writer.closed:
+            return True
+        count, has_rest = writer._messages(), writer._has_rest()  # in this order: it may read them now
+        if not has_ended and (count or has_rest):
+            return False
+        while has_rest and handles:  # a signal handler that raises loses one of them
+            backend.discard(handles.pop())
+        writer.close()
         return True
-    count, has_rest = writer._messages(), writer._has_rest()  # in this order: it may read them now
-    if not has_ended and (count or has_rest):
-        return False
-    writer.close()
-    if has_rest:
-        for handle in handles:
-            backend.discard(handle)
-    return True
+    finally:
+        lock.release()
 
 
 def mark() -> Mark:

@@ -373,6 +373,8 @@ def watched(popen: Any, process: Any) -> Any:
     popen.__class__ = _watching(type(popen))
     popen.missing_guard = False
     popen.reported = getattr(process, "reports_missing_guard", False)
+    if popen.returncode is not None:
+        popen.poll()  # another thread has seen the end before this, and nobody asks again
     return popen
 
 
@@ -388,17 +390,11 @@ def _watching(kind: Any) -> type:
 
             def poll(self, flag: int = os.WNOHANG) -> int | None:
                 code: int | None = super().poll(flag)
-                # In one step: other threads may poll it as well, as `active_children` does.
-                arguments = self.__dict__.pop("arguments", None)
-                if arguments is not None:
+                if (arguments := self.arguments) is not None:
                     from mp_core.children import child_descriptors
 
-                    done = False
-                    try:
-                        done = child_descriptors.is_done(arguments, code is not None)
-                    finally:
-                        if not done:
-                            self.arguments = arguments
+                    if child_descriptors.is_done(arguments, code is not None):
+                        self.arguments = None
                 if code == -_SIGNAL:
                     self.returncode = code = 1
                     self.missing_guard = True
