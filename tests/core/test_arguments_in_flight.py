@@ -114,7 +114,7 @@ def until_killed_in_the_middle(times: int, arguments: list[Any]) -> Any:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         scenes += writer._has_rest()
-        assert child_descriptors.is_done((writer, handles), True)
+        assert child_descriptors.is_done((writer, [*handles], backend.TryLock()), True)
         yield scenes
 
 
