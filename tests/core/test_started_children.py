@@ -233,3 +233,23 @@ def test_a_handler_that_raises_anywhere_in_a_poll_leaves_no_arguments_behind(sta
         child.join(WAIT_S)
     assert child._popen.arguments is None  # type: ignore[attr-defined]
     child.close()
+
+
+@BY_EXEC
+def test_a_child_that_dies_before_it_takes_its_arguments_keeps_no_start_waiting(
+    tmp_path: Path, start_method: str
+) -> None:
+    program = """
+        import os, sys
+        import mp_all as mp
+
+        if __name__ == "__mp_main__":
+            raise ImportError("of the main module")
+        if __name__ == "__main__":
+            arguments = mp.shared.zeros(1000), [os.urandom(1000) for _ in range(30_000)]
+            child = mp.get_context(sys.argv[1]).Process(target=print, args=arguments)
+            child.start()
+            child.join()
+            print(child.exitcode)
+    """
+    assert run_script(tmp_path, program, start_method).stdout == "1\n"

@@ -6,7 +6,7 @@ import copyreg
 import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import numpy as np
@@ -83,6 +83,24 @@ class Prefixed(Summed):
         super().__setstate__((*state[1:], *state[0]))
 
 
+class State(NamedTuple):
+    unit: Any
+    array: tuple
+
+
+class Named(Summed):
+    """Has NumPy's state in a field, and beside it what looks like one and cannot be compared."""
+
+    def __reduce__(self) -> tuple:
+        rebuild, arguments, state = np.ndarray.__reduce__(self)
+        odd = 1, (np.arange(3),), np.arange(3), np.arange(3), bytes(self.nbytes)
+        return rebuild, arguments, State(self.unit, state) if self.unit else (odd, state)
+
+    def __setstate__(self, state: Any) -> None:
+        array, unit = (state.array, state.unit) if isinstance(state, State) else (state[1], None)
+        super().__setstate__((*array, unit))
+
+
 class Negated(np.ndarray):
     """Has other bytes after unpickling than before."""
 
@@ -138,6 +156,19 @@ def test_a_subclass_of_a_shared_array_is_shared_with_a_child(echo: Carrier, kind
     echo.call(tasks.fill, base[::2].view(kind), 5)
     assert base.reshape(-1, 2).T.tolist() == [[5] * (LARGE // 2), [0] * (LARGE // 2)]
     assert mp.memory_stats()["copied_bytes"] == before
+
+
+@makes
+@sizes
+@pytest.mark.parametrize("unit", [None, "m"])
+def test_a_state_of_another_form_is_the_affair_of_its_class(
+    strategy: str, make: Callable, count: int, unit: Any
+) -> None:
+    sent = make(count).view(Named)
+    sent.unit = unit
+    received = there_and_back(sent)
+    assert (type(received), received.unit) == (Named, unit)
+    assert np.array_equal(np.asarray(received), np.asarray(sent))
 
 
 @makes

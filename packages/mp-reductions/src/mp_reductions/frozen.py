@@ -26,8 +26,9 @@ import pickle
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Number
 from typing import Any, overload
+
+import numpy as np
 
 from mp_core.memory.block import Block, allocate
 from mp_core.sharing.backend import by_value
@@ -172,7 +173,7 @@ def stable_hash(key: Any) -> int:
 
         data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else b"\0" + key
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
-    if isinstance(key, Number):  # also one of NumPy's, a Decimal, a Fraction
+    if isinstance(key, int | float | complex | np.number) or type(key).__module__ in ("decimal", "fractions"):
         return hash(key)
     if isinstance(key, tuple):
         return hash(tuple(map(stable_hash, key)))

@@ -151,7 +151,7 @@ def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
     if a.dtype.hasobject or (block is None and _functions.has_room(a.nbytes)):
         return reduced
     match reduced:
-        case (reconstruct, arguments, tuple(state)) if place := _place_of_bytes(state, a):
+        case (reconstruct, arguments, state) if type(state) is tuple and (place := _place_of_bytes(state, a)):
             *_, shape, dtype, fortran, data = _part(state, place[:-1])[: place[-1] + 1]
         case _:
             return reduced
@@ -173,12 +173,21 @@ def _place_of_bytes(state: tuple[Any, ...], a: np.ndarray[Any, Any]) -> tuple[in
     """
     inner = [((at,), part) for at, part in enumerate(state) if type(part) is tuple]
     for before, part in [((), state), *inner]:
-        # version, shape, dtype, whether the order is Fortran's, bytes
-        for at, data in enumerate(part[4:], 4):
-            is_data = type(data) is bytes and len(data) == a.nbytes and type(part[at - 3]) is tuple
-            if is_data and part[at - 3 : at - 1] == (a.shape, a.dtype):
+        for at in range(4, len(part)):
+            if _is_numpys(a, *part[at - 4 : at + 1]):
                 return (*before, at)
     return ()
+
+
+def _is_numpys(a: np.ndarray[Any, Any], version: Any, shape: Any, dtype: Any, is_fortran: Any, data: Any) -> bool:
+    """Tell whether these are NumPy's state of *a*; anything else that a class has put there is not compared."""
+    types = type(version), type(shape), type(is_fortran), type(data)
+    return (
+        types in ((int, tuple, bool, bytes), (int, tuple, int, bytes))
+        and isinstance(dtype, np.dtype)
+        and all(type(length) is int for length in shape)
+        and (shape, dtype, len(data)) == (a.shape, a.dtype, a.nbytes)
+    )
 
 
 def _part(state: Any, place: tuple[int, ...]) -> Any:

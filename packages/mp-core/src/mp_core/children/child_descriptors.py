@@ -216,6 +216,7 @@ def _hand_over(child: _Child, popen: Any) -> None:
         popen.arguments = writer, handles, lock
         reader.close()
         child.arguments = None
+        child.close_pending()  # a reading end is in there, and with it no send finds out that the child has died
         if child.message is not None:
             sent = child.message.handles
             with contextlib.suppress(BrokenPipeError):  # it has ended
