@@ -59,9 +59,9 @@ def logging_to_parent(level: int = logging.NOTSET) -> LoggingToParent:
     It applies to processes that are made after the call, by any start method: ranks, workers of pools and executors,
     other processes, and their children. In a child, the root logger gets a handler that sends records here instead of
     the handlers that it has, and each logger the level that it has here; one of a class of the program's own has the
-    level that the child gives it. Here a record goes to the logger of its name,
-    with the ``process`` and ``processName`` of the child. Arguments become text in the child, of 20,000 characters at
-    most, and attributes from ``extra`` come along if they are numbers or text.
+    level that the child gives it. Here a record goes to the logger of its name, with the ``process`` and
+    ``processName`` of the child. Arguments become text in the child, of 20,000 characters at most, and attributes from
+    ``extra`` come along if they are numbers or text.
 
     Parameters
     ----------

@@ -11,13 +11,9 @@ from contextlib import suppress
 
 from mp_core.system.kernel_files import status_of
 
+OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 #: What a terminal sends to a group, and what ends it.
-TO_GROUP = frozenset(
-    {
-        *(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH),
-        signal.SIGKILL,
-    }
-)
+TO_GROUP = frozenset({*OF_TERMINALS, signal.SIGKILL})
 
 
 def leads_group(pid: int) -> bool:
