@@ -152,13 +152,12 @@ def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
         return reduced
     match reduced:
         case (reconstruct, arguments, state) if type(state) is tuple and (place := _place_of_bytes(state, a)):
-            *_, shape, dtype, fortran, data = _part(state, place[:-1])[: place[-1] + 1]
+            data, order = _part(state, place), _order(state, place)
         case _:
             return reduced
-    order: Any = "F" if fortran else "C"
     if block is None:
         # NumPy's copy of the bytes, not `a`: the class may have changed them.
-        plain: np.ndarray[Any, Any] = _ndarray(shape, dtype, data, 0, None, order)
+        plain: np.ndarray[Any, Any] = _ndarray(a.shape, a.dtype, data, 0, None, order)
     elif np.ndarray.tobytes(a, order) == data:
         plain = np.ndarray.view(a, np.ndarray)
     else:
@@ -196,6 +195,12 @@ def _part(state: Any, place: tuple[int, ...]) -> Any:
     return state
 
 
+def _order(state: tuple[Any, ...], place: tuple[int, ...]) -> Any:
+    """Return the order of the bytes at *place*, which is before them in NumPy's state."""
+    *outer, at = place
+    return "F" if _part(state, (*outer, at - 1)) else "C"
+
+
 def _with(state: tuple[Any, ...], place: tuple[int, ...], data: bytes | None) -> tuple[Any, ...]:
     at, *rest = place
     part = _with(state[at], tuple(rest), data) if rest else data
@@ -211,7 +216,7 @@ def rebuild_customised(
     place: tuple[int, ...],
 ) -> Any:
     """Rebuild the object as pickle does, over the memory of *plain* if no byte changed."""
-    order: Any = "F" if _part(state, place[:-1])[place[-1] - 1] else "C"
+    order = _order(state, place)
     a = reconstruct(*arguments)
     a.__setstate__(_with(state, place, plain.tobytes(order)))
     alone = object()

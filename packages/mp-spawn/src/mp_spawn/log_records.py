@@ -235,6 +235,10 @@ class _Address:
     def __reduce__(self) -> tuple[Any, ...]:
         return _redirect, (self.path, self.level, self.user, _levels(), int(logging.root.manager.disable))
 
+    def redirect(self) -> None:
+        """Let the root logger of this child send its records to the parent only."""
+        logging.root.handlers[:] = [_ToParent(self.path, self.level, self.user)]
+
 
 def _levels() -> dict[str, int]:
     """Return the levels of loggers by their names. Those of a class of the program are made by the child itself."""
@@ -244,12 +248,13 @@ def _levels() -> dict[str, int]:
 
 
 def _redirect(path: bytes, level: int, user: int, levels: dict[str, int], disabled: int) -> _Address:
-    """In a child: give its loggers their levels, and let the root logger send its records to the parent only."""
+    """In a child that was not forked: give its loggers their levels, and redirect the records."""
     for name, level_of_logger in levels.items():
         logging.getLogger(name).level = level_of_logger  # `setLevel` would clear the caches of all loggers, each time
     logging.disable(disabled)  # which clears them
-    logging.root.handlers[:] = [_ToParent(path, level, user)]
-    return _Address(path, level, user)
+    address = _Address(path, level, user)
+    address.redirect()
+    return address
 
 
 def _peer(connection: socket.socket) -> int:
@@ -266,7 +271,7 @@ def _after_fork() -> None:
         receiver._close_descriptors()
     address = vars(process.current_process())["_config"].get(KEY)
     if address is not None:
-        logging.root.handlers[:] = [_ToParent(address.path, address.level, address.user)]
+        address.redirect()
 
 
 _receivers: weakref.WeakSet[LoggingToParent] = weakref.WeakSet()
