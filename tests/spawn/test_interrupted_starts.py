@@ -154,7 +154,8 @@ MANY = """
         os._exit(0)
     signal.signal(signal.SIGTERM, note)
     open(f"ready-{os.environ['RANK']}", "w")
-    time.sleep(300)
+    while True:  # Python does not see a signal just before a long sleep until that ends
+        time.sleep(0.05)
 """
 
 
