@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import os
 import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
@@ -149,13 +150,22 @@ def test_type_attributes_and_values_are_kept_and_large_ones_arrive_shared(
         assert received.total == base.sum()
 
 
+@sizes
+@pytest.mark.parametrize("is_named", [False, True], ids=["shared", "named"])
 @pytest.mark.parametrize("kind", [Plain, Summed, Nested, Prefixed])
-def test_a_subclass_of_a_shared_array_is_shared_with_a_child(echo: Carrier, kind: type) -> None:
-    base = mp.shared.zeros(LARGE)
-    before = mp.memory_stats()["copied_bytes"]
-    echo.call(tasks.fill, base[::2].view(kind), 5)
-    assert base.reshape(-1, 2).T.tolist() == [[5] * (LARGE // 2), [0] * (LARGE // 2)]
-    assert mp.memory_stats()["copied_bytes"] == before
+def test_a_subclass_of_a_shared_array_is_shared_with_a_child(
+    echo: Carrier, kind: type, is_named: bool, count: int
+) -> None:
+    name = f"mp-test-{os.getpid()}"
+    base = mp.shared.named(name, count, create=True) if is_named else mp.shared.zeros(count)
+    try:
+        before = mp.memory_stats()["copied_bytes"]
+        echo.call(tasks.fill, base[::2].view(kind), 5)
+        assert base.reshape(-1, 2).T.tolist() == [[5] * (count // 2), [0] * (count // 2)]
+        assert mp.memory_stats()["copied_bytes"] == before
+    finally:
+        if is_named:
+            mp.shared.unlink(name)
 
 
 @makes

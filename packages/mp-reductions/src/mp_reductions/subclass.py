@@ -28,7 +28,7 @@ from mp_core.messages import pickling
 from mp_core.sharing import backend
 from mp_reductions import _functions, inline
 from mp_reductions._functions import swap_memory
-from mp_reductions.sharing import address_of, find_block, share_memory, use_over
+from mp_reductions.sharing import address_of, is_shared, share_memory, use_over
 
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
@@ -62,7 +62,7 @@ def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     if a.dtype.hasobject:
         return a.__reduce__()
     state = _attributes(a)
-    if state is None and a.flags.writeable and find_block(a) is None and _functions.has_room(a.nbytes):
+    if state is None and a.flags.writeable and not is_shared(a) and _functions.has_room(a.nbytes):
         return a.__reduce__()  # which is faster
     # Its bytes are copied later, perhaps without the GIL: another thread must not resize the array meanwhile.
     plain = _functions.held_view(a)
@@ -147,15 +147,15 @@ def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
     reduced = a.__reduce__()
     if backend.by_value():
         return reduced
-    block = find_block(a)
-    if a.dtype.hasobject or (block is None and _functions.has_room(a.nbytes)):
+    shared = is_shared(a)
+    if a.dtype.hasobject or (not shared and _functions.has_room(a.nbytes)):
         return reduced
     match reduced:
         case (reconstruct, arguments, state) if type(state) is tuple and (place := _place_of_bytes(state, a)):
             data, order = _part(state, place), _order(state, place)
         case _:
             return reduced
-    if block is None:
+    if not shared:
         # NumPy's copy of the bytes, not `a`: the class may have changed them.
         plain: np.ndarray[Any, Any] = _ndarray(a.shape, a.dtype, data, 0, None, order)
     elif np.ndarray.tobytes(a, order) == data:
@@ -221,7 +221,7 @@ def rebuild_customised(
     a.__setstate__(_with(state, place, plain.tobytes(order)))
     alone = object()
     if (
-        find_block(plain) is not None
+        is_shared(plain)
         and isinstance(a, np.ndarray)
         and (a.shape, a.dtype) == (plain.shape, plain.dtype)
         and sys.getrefcount(a) == sys.getrefcount(alone)  # no view would stay on the old memory
