@@ -54,6 +54,33 @@ def test_a_limit_on_address_space_leaves_room_for_small_arrays(tmp_path: Path, s
     assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "20000000\n"
 
 
+def test_a_limit_on_address_space_leaves_room_in_the_manager_for_many_processes(tmp_path: Path, strategy: str) -> None:
+    program = """
+        import os, resource, signal
+        import mp_core as mp
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))  # of the manager too, which is started below
+        mine = mp.Block(80)
+        told, tells = os.pipe()
+        children, said = [], b""
+        while len(children) < 1025 and said in b"o":
+            children.append(os.fork())
+            if children[-1] == 0:
+                try:
+                    theirs = mp.Block(80)
+                except MemoryError as error:
+                    os.write(tells, b"E" if "manager" in str(error) and "ulimit -v" in str(error) else b"?")
+                    os._exit(1)
+                os.write(tells, b"o")
+                signal.pause()
+            said = os.read(told, 1)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        print(len(children) > 200, said)
+    """
+    assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "True b'E'\n"
+
+
 def test_a_sender_with_little_address_space_keeps_it_for_messages_by_value(tmp_path: Path, strategy: str) -> None:
     program = """
         import os, resource, sys, warnings

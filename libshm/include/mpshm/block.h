@@ -52,7 +52,7 @@ enum mpshm_flags {
 /* Allocate `nbytes` (0 is allowed), aligned to 64 bytes, and to a page from 32 KiB on. The caller
  * releases it. A free block with its pages is used again without a system call. -ENOMEM or -ENOSPC
  * when there is no memory, -EMFILE when there is no descriptor, -EUSERS when 1024 processes share
- * already, -EINVAL for an unknown strategy. */
+ * already, -ENOBUFS when the manager has no address space left, -EINVAL for an unknown strategy. */
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
 
 /* Copy `nbytes` bytes to the beginning of a block that this process has allocated and not yet sent.

@@ -27,22 +27,31 @@ int mpshm__usable_strategy(int strategy)
     return strategy == MPSHM_FILE_DESCRIPTOR && memfd_is_refused ? MPSHM_FILE_SYSTEM : strategy;
 }
 
-/* As large as all former segments together, so that there are few. Tests that need many set
+/* Halve the size of a segment until it is at most `limit`. */
+static uint64_t at_most(rlim_t limit, uint64_t size)
+{
+    while (size > MPSHM__SEGMENT_LEAST && size > limit)
+        size /= 2;
+    return size;
+}
+
+/* As large as all former segments together, so that there are few; under a limit on address space,
+ * the manager must have room for the first one of every process. Tests that need many set
  * MPSHM_SEGMENT_BYTES. */
 uint64_t mpshm__next_segment_size(uint64_t total)
 {
     uint64_t size = mpshm__asked_segment_bytes();
     struct rlimit limit;
 
+    if (getrlimit(RLIMIT_AS, &limit) < 0)
+        limit.rlim_cur = RLIM_INFINITY;
     if (size == 0)
-        for (size = FIRST_SEGMENT; size < total && size < MPSHM__OFFSETS / 2; size *= 2)
+        for (size = at_most(limit.rlim_cur / MPSHM__SLOTS, FIRST_SEGMENT);
+             size < total && size < MPSHM__OFFSETS / 2; size *= 2)
             ;
     /* Every process of the session maps it, so a limit on address space must leave room for
      * others. */
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        while (size > MPSHM__SEGMENT_LEAST && size > limit.rlim_cur / 32)
-            size /= 2;
-    return size < MPSHM__OFFSETS ? size : MPSHM__OFFSETS;
+    return at_most(limit.rlim_cur / 32, size < MPSHM__OFFSETS ? size : MPSHM__OFFSETS);
 }
 
 static void add_own(struct mpshm__session *session, struct mpshm__segment *segment)
@@ -188,16 +197,21 @@ static int create(struct mpshm__session *session, int strategy, uint64_t size, u
     struct mpshm__slot *slot = &session->control->slots[session->slot];
     struct mpshm__segment *segment;
     uint64_t need = mpshm__class_bytes(mpshm__class_of(nbytes));
-    int err = mpshm__segment_create(strategy, size, need, session->id, slot, &segment);
+    int err;
 
-    if (err < 0)
-        return err;
-    err = mpshm__segment_register(session, segment);
-    if (err < 0) {
+    for (;; size /= 2) {
+        err = mpshm__segment_create(strategy, size, need, session->id, slot, &segment);
+        if (err < 0)
+            return err;
+        err = mpshm__segment_register(session, segment);
+        if (err == 0)
+            break;
         if (strategy == MPSHM_FILE_SYSTEM)
             mpshm__object_unlink(segment->nonce);
         mpshm__segment_unmap(segment);
-        return err;
+        /* The manager maps every segment, and a limit (ulimit -v) is its limit too. */
+        if (err != -ENOMEM || size <= need || size <= MPSHM__SEGMENT_LEAST)
+            return err == -ENOMEM ? -ENOBUFS : err;
     }
     atomic_store(&slot->making[0], 0);
     add_own(session, segment);

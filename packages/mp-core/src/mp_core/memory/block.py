@@ -174,6 +174,7 @@ _NO_RESOURCE = {
     errno.ENFILE,
     errno.EUSERS,
     errno.EFBIG,
+    errno.ENOBUFS,
     errno.EDQUOT,
     errno.ENODEV,
     errno.EOPNOTSUPP,
@@ -183,6 +184,8 @@ _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
     errno.ENFILE: "the system has no descriptor left; close files, or raise fs.file-max",
     errno.EUSERS: "1024 processes of this session share memory already; let some of them end, or send a private array",
+    errno.ENOBUFS: "the manager, which maps what every process of this session shares, has no address space left; raise "
+    "the limit (ulimit -v), or let some processes end",
     errno.EFBIG: "this process may not make a file of the size that shared memory has, 8 MiB or more where arrays "
     "share a file; raise the limit (ulimit -f)",
     errno.EDQUOT: "the runtime folder, which has its control files, is full; free some space, or set "
