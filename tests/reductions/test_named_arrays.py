@@ -75,7 +75,10 @@ def test_any_shape_is_found_again(name: str, shape: tuple[int, ...] | int) -> No
 
 @pytest.mark.parametrize(
     "dtype",
-    [">i4", "M8[ns]", "U7", "S3", "c16", bool, arrays.PADDED, [(f"field {i}", "f8", (2,)) for i in range(600)]],
+    [
+        *(">i4", "M8[ns]", "U7", "S3", "c16", bool, arrays.PADDED, np.dtype("f8", metadata={"unit": "m"})),
+        [(f"field {i}", "f8", (2,)) for i in range(600)],
+    ],
     ids=str,
 )
 def test_any_dtype_is_found_again(name: str, dtype: object) -> None:

@@ -170,7 +170,7 @@ def _not_found(name: str) -> FileNotFoundError:
 
 
 def _header(dims: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    text = repr((dims, np.lib.format.dtype_to_descr(dtype))).encode()
+    text = repr((dims, np.lib.format.dtype_to_descr(np.lib.format.drop_metadata(dtype)))).encode()
     header = _MAGIC + _LENGTH.pack(len(text)) + text
     return header + bytes(-len(header) % _PAGE)
 

@@ -184,7 +184,7 @@ _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
     errno.ENFILE: "the system has no descriptor left; close files, or raise fs.file-max",
     errno.EUSERS: "1024 processes of this session share memory already; let some of them end, or send a private array",
-    errno.ENOBUFS: "the manager, which maps what every process of this session shares, has no address space left; raise "
+    errno.ENOBUFS: "the manager, which maps what each process of this session shares, has no address space left; raise "
     "the limit (ulimit -v), or let some processes end",
     errno.EFBIG: "this process may not make a file of the size that shared memory has, 8 MiB or more where arrays "
     "share a file; raise the limit (ulimit -f)",
