@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+from contextlib import suppress
 from itertools import count
 from multiprocessing import active_children, connection
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core.children import child_descriptors, main_module
+from mp_core.children import child_descriptors, main_module, one_reader
 from mp_core.sharing import backend
 
 WAIT_S = 60
@@ -154,10 +155,13 @@ def test_children_of_a_fork_server_that_has_loaded_us_share_in_their_starters_se
     assert succeeded(run_script(tmp_path, PRELOADED)) == "True\nTrue\n"
 
 
-@BY_EXEC
-def test_threads_may_list_children_that_have_not_received_their_arguments(start_method: str) -> None:
+def end_with_its_length(data: bytes) -> None:
+    os._exit(len(data) % 256)
+
+
+def test_threads_may_list_children_at_any_time_and_each_exit_code_is_the_childs(start_method: str) -> None:
     ctx = mp.get_context(start_method)
-    ended, problems = threading.Event(), []
+    ended, problems = threading.Event(), list[Any]()
 
     def list_children() -> None:
         while not ended.is_set():
@@ -173,11 +177,13 @@ def test_threads_may_list_children_that_have_not_received_their_arguments(start_
         for thread in threads:
             thread.start()
         for _ in range(5):
-            children = [ctx.Process(target=len, args=(bytes(200_000),)) for _ in range(4)]
+            children = [ctx.Process(target=end_with_its_length, args=(bytes(200_000),)) for _ in range(4)]
             for child in children:
                 child.start()
-            for child in children:  # whose exit code may be with another thread, as in multiprocessing
-                child.join(WAIT_S)
+            for number, child in enumerate(children):
+                child.join(WAIT_S if number % 2 else None)
+                if child.exitcode != 200_000 % 256:
+                    problems.append(child)
     finally:
         sys.setswitchinterval(switches)
         ended.set()
@@ -193,7 +199,7 @@ class HandlerError(Exception):
 @BY_EXEC
 @pytest.mark.parametrize("fill", [bytes, mp.shared.zeros], ids=["bytes", "array"])
 def test_a_handler_that_raises_anywhere_in_a_poll_leaves_no_arguments_behind(start_method: str, fill: Any) -> None:
-    files = {main_module.__file__, child_descriptors.__file__}
+    files = {main_module.__file__, child_descriptors.__file__, one_reader.__file__}
 
     def raising_at(line: int) -> Any:
         lines = count()
@@ -218,6 +224,8 @@ def test_a_handler_that_raises_anywhere_in_a_poll_leaves_no_arguments_behind(sta
             if killed:
                 child.kill()
                 assert connection.wait([child.sentinel], WAIT_S)
+                with suppress(ChildProcessError):  # of a fork server
+                    os.waitid(os.P_PID, child.pid or 0, os.WEXITED | os.WNOWAIT)  # it closes its pipe before it ends
             for line in count():
                 sys.settrace(raising_at(line))
                 try:

@@ -195,7 +195,7 @@ def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
         if main_module.has_fork_server_left():
             raise main_module.missing_guard() from None
         raise
-    return main_module.watched(popen, process)
+    return main_module.watched(imports.load("mp_core.children.one_reader").read_by_one(popen), process)
 
 
 def _start_by_fork(start: Callable[[Any], Any], process: Any) -> Any:
@@ -211,7 +211,7 @@ def _start_by_fork(start: Callable[[Any], Any], process: Any) -> Any:
     if main_module.sends_definitions():
         main_module.note_fork()
         imports.load("mp_core.messages.definitions").identify()
-    return start(process)
+    return imports.load("mp_core.children.one_reader").read_by_one(start(process))
 
 
 packages.installed_by(install)
