@@ -266,6 +266,77 @@ def test_ends_of_a_program_have_their_exit_code_and_reason(text: str, code: int,
     assert ("ValueError: y" in done.stdout) == ("ValueError('y')" in text)
 
 
+FAILURES = {
+    "no descriptor is left": """
+import resource
+def leak():
+    while True:
+        held.append(open("/dev/null"))
+held = []
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+leak()
+""",
+    "no memory is left": """
+import resource
+def fill():
+    while True:
+        held.append(bytearray(1000))
+held = []
+resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+fill()
+""",
+    "a limit of frames": """
+import sys
+sys.tracebacklimit = 1
+def divide():
+    1 / 0
+divide()
+""",
+    "a name that exists nearly": """
+import os
+os.getpi
+""",
+    "a chain": """
+class Own(Exception):
+    __cause__ = 5
+try:
+    {}["key"]
+except KeyError:
+    raise Own("and another")
+""",
+    "a syntax error": """
+if 1:
+print(1)
+""",
+    "a group": """
+error = ValueError(1)
+error.add_note("a note")
+raise ExceptionGroup("several", [error, TypeError(2)])
+""",
+}
+
+
+@pytest.mark.parametrize("text", FAILURES.values(), ids=FAILURES)
+def test_the_traceback_of_a_rank_is_that_of_the_interpreter(tmp_path: Path, text: str) -> None:
+    (tmp_path / "script.py").write_text(text)
+    said = []
+    for command in ["script.py"], ["-m", "mp_spawn", "-n", "1", "script.py"]:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        said.append(done.stderr)
+    if "RLIMIT_AS" in text:  # how many lines of source there is memory for differs
+        said = [re.sub(r"(?m)^    .*\n", "", text) for text in said]
+    assert said[1].startswith(said[0])
+
+
 def test_the_traceback_of_a_rank_imports_nothing_from_the_folder_of_its_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def main():\n    raise ValueError('boom')\nmain()\n")
     for name in ("token", "tokenize", "linecache", "traceback"):

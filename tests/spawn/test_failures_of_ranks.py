@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -332,3 +333,22 @@ def test_an_exception_that_would_leave_the_process_is_a_failure_like_any_other(s
     error = failing(ranks.raise_one_that_leaves, where, nprocs=1, start_method=start_method)
     assert isinstance(error, ProcessRaisedException)
     assert error.failures[0].reason.startswith("rank_functions.Leaves: ")
+
+
+@pytest.mark.parametrize("nprocs", [1, 2])
+def test_a_rank_without_a_descriptor_left_tells_its_exception_and_where_it_came_from(
+    start_method: str, nprocs: int
+) -> None:
+    with pytest.raises(ProcessRaisedException) as found:
+        run(leak, nprocs=nprocs, start_method=start_method)
+    assert isinstance(found.value.__cause__, OSError) and found.value.__cause__.errno == errno.EMFILE
+    assert ", in leak\n" in str(found.value)
+
+
+def leak(rank: int) -> None:
+    import resource
+
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))

@@ -9,19 +9,18 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import parent_process, util
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, NoReturn, cast
 
 from mp_core.children import death_pipe
 from mp_core.system import settings
 from mp_spawn.calls.payload import InheritedFd
-from mp_spawn.calls.pickling import dumps
+from mp_spawn.calls.pickling import dumps, dumps_plainly
+from mp_spawn.ranks.error_text import text_of
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind, Reporter
 from mp_spawn.ranks.signals import take_missed
 
-# The longest reason, in characters.
-LONGEST = 1000
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -169,44 +168,6 @@ def _die_of(signum: signal.Signals) -> None:
     os.kill(os.getpid(), signum)
 
 
-def text_of(error: BaseException, trace: TracebackType | None) -> str:
-    """Return the error in one line, and below it the traceback *trace*."""
-    before: Any = sys.path
-    others: dict[str, Any] = {}
-    try:
-        # A script's folder comes first, and may have modules of the names that the standard library's would import.
-        library = os.path.dirname(os.__file__)
-        sys.path = [library, os.path.join(library, "lib-dynload"), *before]
-        for name in sys.stdlib_module_names & sys.modules.keys():
-            module = sys.modules[name]
-            file = vars(module).get("__file__") if type(module) is ModuleType else None
-            if isinstance(file, str) and not file.startswith(library + os.sep):
-                others[name] = sys.modules.pop(name)
-        import traceback  # only a rank that fails needs it
-
-        summary = traceback.TracebackException(type(error), error, trace)
-        return _reason(error) + "\n" + "".join(summary.format())
-    except Exception as missing:  # the program has changed its root, its user, a module or what exceptions are
-        return f"{_reason(error)}\nNo traceback, for want of its module: {missing}\n{_reason(error)}\n"
-    finally:
-        sys.path = before
-        sys.modules.update(others)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the type, and the first line of the message that is not blank."""
-    kind = type(error)
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    try:
-        lines = [line.strip() for line in str(error).splitlines()]
-    except BaseException:  # also one that would end this rank without a report
-        lines = ["<its text is unavailable: str() raised an exception>"]
-    first = next(filter(None, lines), "")
-    return f"{name}: {first[:LONGEST]}" if first else name
-
-
 def without_us(trace: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the first frame outside this package; None if there is no such frame."""
     while trace is not None:
@@ -229,7 +190,9 @@ def _pickled(by_value: bool, function: Callable[..., bytes], *args: Any) -> byte
 
 
 def _error(error: BaseException, same_main: bool) -> bytes:
-    try:
-        return dumps(error, "the exception", same_main=same_main)
-    except BaseException:  # as for its text
-        return b""  # the report has its text
+    with contextlib.suppress(BaseException):  # as for its text, which the report has
+        try:
+            return dumps(error, "the exception", same_main=same_main)
+        except (OSError, ImportError, MemoryError):  # as `text_of` without its module
+            return dumps_plainly(error)
+    return b""

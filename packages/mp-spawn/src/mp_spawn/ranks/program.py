@@ -33,7 +33,8 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from mp_core.system.descriptor import inheritable
-from mp_spawn.ranks.child import leave_by, reporting, set_up, text_of, without_us
+from mp_spawn.ranks.child import leave_by, reporting, set_up, without_us
+from mp_spawn.ranks.error_text import text_of
 from mp_spawn.ranks.rank_spec import RankSpec
 from mp_spawn.ranks.report_pipe import Kind, Reporter
 
@@ -73,8 +74,10 @@ def become(spec: RankSpec) -> NoReturn:
     except BaseException as error:
         trace = without_us(sys.exc_info()[2])
         BaseException.with_traceback(error, trace)  # a class may have properties and methods of these names
-        is_interrupt = type(error) is KeyboardInterrupt
-        is_told = reporter.send(Kind.INTERRUPTED) if is_interrupt else reporter.send(Kind.RAISED, text_of(error, trace))
+        if type(error) is KeyboardInterrupt:
+            is_told = reporter.send(Kind.INTERRUPTED)
+        else:
+            is_told = reporter.send(Kind.RAISED, text_of(error, trace, of_program=True))
         if hasattr(sys, "excepthook"):
             sys.excepthook = partial(_show, sys.excepthook, trace, is_told and sys.stderr is sys.__stderr__)
         raise
