@@ -174,9 +174,13 @@ def _extend_starts() -> None:
     ):
         process: Any = getattr(context, kind, None)
         if process is not None and not getattr(process._Popen, "_extended", False):
-            start = partial(extended, process._Popen)
+            start = partial(extended, partial(_start_for_threads, process._Popen))
             start._extended = True  # type: ignore[attr-defined]
             process._Popen = staticmethod(start)
+
+
+def _start_for_threads(start: Callable[[Any], Any], process: Any) -> Any:
+    return imports.load("mp_core.children.one_reader").read_by_one(start(process))
 
 
 def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
@@ -195,7 +199,7 @@ def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
         if main_module.has_fork_server_left():
             raise main_module.missing_guard() from None
         raise
-    return main_module.watched(imports.load("mp_core.children.one_reader").read_by_one(popen), process)
+    return main_module.watched(popen, process)
 
 
 def _start_by_fork(start: Callable[[Any], Any], process: Any) -> Any:
@@ -211,7 +215,7 @@ def _start_by_fork(start: Callable[[Any], Any], process: Any) -> Any:
     if main_module.sends_definitions():
         main_module.note_fork()
         imports.load("mp_core.messages.definitions").identify()
-    return imports.load("mp_core.children.one_reader").read_by_one(start(process))
+    return start(process)
 
 
 packages.installed_by(install)
