@@ -1,4 +1,4 @@
-"""The exit status of a child, for which any thread may ask.
+"""The exit code of a child, for which any thread may ask.
 
 Note [One reader]
 -----------------
@@ -18,43 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_classes: dict[type, type] = {}
+
+def poll(standard: Callable[[Any, int], int | None], popen: Any, flag: int) -> int | None:
+    """Do what `poll` of a `Popen` of multiprocessing does, so that each thread gets the same answer."""
+    if not _count() or not hasattr(os, "waitid"):  # this is the only thread; macOS before Python 3.13
+        return standard(popen, flag)
+    if flag != os.WNOHANG and popen.returncode is None:
+        _wait_for_end(popen)
+    with vars(popen).setdefault("_reading", RLock()):  # reentrant: a signal handler may ask too
+        return standard(popen, os.WNOHANG)
 
 
-def read_by_one(popen: Any) -> Any:
-    """Return *popen*, of a process that was just started, so that each thread that polls it gets the same answer."""
-    kind = type(popen)
-    if hasattr(os, "waitid"):  # not on macOS before Python 3.13
-        if kind not in _classes:
-            names = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-            _classes[kind] = type(kind.__name__, (_ReadByOne, kind), names)
-        popen.__class__ = _classes[kind]
-    return popen
+def _wait_for_end(popen: Any) -> None:
+    if popen.method == "forkserver":
+        from multiprocessing.connection import wait
 
-
-class _ReadByOne:
-    method: str
-    pid: int
-    sentinel: int
-    returncode: int | None
-
-    def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """Return the exit code; None while the process runs, unless *flag* is 0, which waits."""
-        poll: Callable[[int], int | None] = super().poll  # type: ignore[misc]
-        if not _count():  # this is the only thread
-            return poll(flag)
-        if flag != os.WNOHANG and self.returncode is None:
-            self._wait_for_end()
-        with vars(self).setdefault("reading", RLock()):  # reentrant: a signal handler may ask too
-            return poll(os.WNOHANG)
-
-    def _wait_for_end(self) -> None:
-        if self.method == "forkserver":
-            from multiprocessing.connection import wait
-
-            wait([self.sentinel])
-            return
-        try:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            pass  # it has been read
+        wait([popen.sentinel])
+        return
+    try:
+        os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        pass  # it has been read
