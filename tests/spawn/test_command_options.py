@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -128,7 +129,7 @@ def test_output_goes_to_files_and_with_tee_here_too(show: str, tmp_path: Path) -
 
 def test_a_rank_that_is_started_again_appends_to_its_files(show: str, tmp_path: Path) -> None:
     once = f"os.path.exists({str(tmp_path / 'x')!r}) or (open({str(tmp_path / 'x')!r}, 'w').close(), print('fails'), "
-    once += "sys.stdout.flush(), os._exit(3))"
+    once += "sys.stdout.flush(), sys.stderr.write('half'), sys.stderr.flush(), os._exit(3))"
     folder = str(tmp_path / "logs")
     for _ in range(2):  # the second job begins new files
         (tmp_path / "x").unlink(missing_ok=True)
@@ -136,7 +137,7 @@ def test_a_rank_that_is_started_again_appends_to_its_files(show: str, tmp_path: 
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == ["[rank 0] fails", "[rank 0] 0 True"]
         assert (tmp_path / "logs" / "rank-0.out").read_text() == "fails\n0 True\n"
-        assert "exit code 3" in (tmp_path / "logs" / "rank-0.err").read_text()
+        assert re.match(r"half\nrank 0 \(pid \d+\): exit code 3\n", (tmp_path / "logs" / "rank-0.err").read_text())
 
 
 def test_rank_0_reads_the_standard_input_and_the_others_an_empty_one(show: str, start_method: str) -> None:

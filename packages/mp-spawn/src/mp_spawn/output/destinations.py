@@ -137,8 +137,10 @@ class Files(Output):
 
     def add(self, rank: int, text: str) -> None:
         try:
-            with (self._folder / f"rank-{rank}.err").open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
+            with (self._folder / f"rank-{rank}.err").open("ab+") as file:
+                if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                    file.write(b"\n")  # the rank has not ended its last line
+                file.write(text.encode(errors="backslashreplace"))
         except OSError:
             pass  # the exception also has the failure
 
