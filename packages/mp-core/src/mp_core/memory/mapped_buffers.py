@@ -71,7 +71,7 @@ def memory_file(*parts: bytes | memoryview, name: str = "mp_core") -> int:
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             from mp_core.memory.block import reason
 
-            raise OSError(errno.EFBIG, f"cannot copy large arguments: {reason(errno.EFBIG)}") from None
+            raise OSError(errno.EFBIG, f"cannot make a file in memory for a process: {reason(errno.EFBIG)}") from None
         raise
     return fd
 
