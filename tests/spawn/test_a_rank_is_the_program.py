@@ -334,6 +334,8 @@ def test_the_traceback_of_a_rank_is_that_of_the_interpreter(tmp_path: Path, text
         said.append(done.stderr)
     if "RLIMIT_AS" in text:  # how many lines of source there is memory for differs
         said = [re.sub(r"(?m)^    .*\n", "", text) for text in said]
+        if sys.version_info >= (3, 13):  # it has none to import `traceback`, as it does then
+            said[0] = "MemoryError\n"
     assert said[1].startswith(said[0])
 
 
