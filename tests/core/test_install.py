@@ -65,8 +65,6 @@ assert changed(again) == []
         "ForkingPickler._extra_reducers",
         "ForkingPickler.dumps",
         "ForkingPickler.loads",
-        "Popen.poll",
-        "Popen.poll",
         "SpawnProcess._Popen",
         "multiprocessing.forkserver.ensure_running",
         "multiprocessing.reduction.dump",

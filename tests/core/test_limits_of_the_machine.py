@@ -65,12 +65,15 @@ def test_a_limit_on_address_space_leaves_room_in_the_manager_for_many_processes(
         while len(children) < 1025 and said in b"o":
             children.append(os.fork())
             if children[-1] == 0:
+                said = b"?"
                 try:
-                    theirs = mp.Block(80)
+                    theirs, said = mp.Block(80), b"o"
                 except MemoryError as error:
-                    os.write(tells, b"E" if "manager" in str(error) and "ulimit -v" in str(error) else b"?")
-                    os._exit(1)
-                os.write(tells, b"o")
+                    said = b"E" if "manager" in str(error) and "ulimit -v" in str(error) else b"?"
+                finally:
+                    os.write(tells, said)
+                    if said != b"o":
+                        os._exit(1)
                 signal.pause()
             said = os.read(told, 1)
         for child in children:

@@ -192,6 +192,36 @@ def test_threads_may_list_children_at_any_time_and_each_exit_code_is_the_childs(
     assert problems == []
 
 
+def test_a_process_that_is_forked_while_threads_ask_for_a_child_may_ask_for_it_too(start_method: str) -> None:
+    child = mp.get_context(start_method).Process(target=signal.pause)
+    child.start()
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            child._popen.poll()  # type: ignore[attr-defined]
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(100):
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(WAIT_S)
+                child._popen.poll()  # type: ignore[attr-defined]
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+        child.kill()
+        child.join(WAIT_S)
+    assert child.exitcode == -signal.SIGKILL
+
+
 class HandlerError(Exception):
     """A signal handler has raised."""
 

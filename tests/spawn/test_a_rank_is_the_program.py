@@ -229,6 +229,24 @@ def test_a_rank_that_multiprocessing_starts_is_the_program_as_well(tmp_path: Pat
     assert set(found) == set(expected["questions in order"])  # type: ignore[call-overload]
 
 
+CHAIN = """
+last = None
+for number in range(3000):
+    try:
+        raise ValueError(number) from last
+    except ValueError as error:
+        last = error
+raise last
+"""
+KEPT = """
+import atexit, logging
+class Logs(Exception):
+    def __str__(self):
+        logging.warning("within")
+        return "the reason"
+atexit.register(logging.warning, "after")
+raise Logs
+"""
 ODD = "raise type('Odd', (Exception,), {{'{}': property(lambda _: 1 / 0)}})('text')"
 
 
@@ -247,6 +265,12 @@ ODD = "raise type('Odd', (Exception,), {{'{}': property(lambda _: 1 / 0)}})('tex
         ("raise type('Own', (KeyboardInterrupt,), {})('the reason')", 1, "Own: the reason\n"),
         ("import sys; sys.excepthook = lambda *_: 1 / 0; raise ValueError('x')", 1, "Error in sys.excepthook:\n"),
         ("import sys; sys.stderr = sys.stdout; raise ValueError('y')", 1, "ValueError: y"),
+        (CHAIN, 1, "ValueError: 0\n\nThe above exception was the direct cause"),
+        (KEPT, 1, "WARNING:root:after\n"),
+        (
+            1,
+            "Zero",
+        ),
         ("x = = 3", 1, 'File "<string>", line 1\n    x = = 3\n'),
         ("import sys; sys.excepthook = lambda *_: sys.exit(5); raise ValueError('z')", 5, "ValueError: z"),
     ],

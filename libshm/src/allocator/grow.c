@@ -36,7 +36,7 @@ static uint64_t at_most(rlim_t limit, uint64_t size)
 }
 
 /* As large as all former segments together, so that there are few; under a limit on address space,
- * the manager must have room for the first one of every process. Tests that need many set
+ * the manager must have room for the first ones of many processes. Tests that need many set
  * MPSHM_SEGMENT_BYTES. */
 uint64_t mpshm__next_segment_size(uint64_t total)
 {

@@ -12,10 +12,10 @@ Note [Replaced attributes]
                                  ForkServer.ensure_running: what the server preloads         fork_server.py
                                  tempfile in connection: imported by the first listener      imports.py
                                  register of the one _ResourceSharer                         pickling.py
-                                 poll of Popen of popen_fork and popen_forkserver            one_reader.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                child_descriptors.py
                                  _Popen of ForkProcess                                       definitions.py
                                  spawn.get_preparation_data; _Popen of those again           main_module.py
+                                 poll of Popen of popen_fork and popen_forkserver            one_reader.py
       with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             trace.py
       on macOS                   the finalizer of the resource tracker                       resource_tracker.py
     import memory.block, lease   entries for Block and Lease in ForkingPickler's table       block.py, lease.py
@@ -32,9 +32,8 @@ its first array. `tests/packaging/test_start.py` has the list of modules.
 
 from __future__ import annotations
 
-import os
 import sys
-from functools import partial, wraps
+from functools import partial
 from multiprocessing import context, process, reduction
 from multiprocessing.reduction import ForkingPickler
 
@@ -82,8 +81,6 @@ def install() -> None:
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
-    for module in "multiprocessing.popen_fork", "multiprocessing.popen_forkserver":
-        imports.when_imported(module, partial(_extend_poll, module))
     imports.when_imported("multiprocessing.resource_sharer", _extend_sharer)
     if machine.has_libshm():
         _watch_formats()
@@ -148,18 +145,6 @@ def _extend_connections() -> None:
     imports.load("mp_core.channels.connections").install()
 
 
-def _extend_poll(module: str) -> None:
-    kind: Any = sys.modules[module].Popen
-    standard = kind.poll
-
-    @wraps(standard)
-    def poll(self: Any, flag: int = os.WNOHANG) -> int | None:
-        code: int | None = imports.load("mp_core.children.one_reader").poll(standard, self, flag)
-        return code
-
-    kind.poll = poll
-
-
 def _extend_fork_server() -> None:
     imports.load("mp_core.children.fork_server").install()
 
@@ -183,16 +168,21 @@ def _init_format(library: str) -> None:
 
 def _extend_starts() -> None:
     """Extend `_Popen` of the kinds of process: Windows has SpawnProcess only."""
-    for kind, extended in (
-        ("SpawnProcess", _closing_start),
-        ("ForkServerProcess", _closing_start),
-        ("ForkProcess", _start_by_fork),
+    for kind, extended, module in (
+        ("SpawnProcess", _closing_start, "popen_fork"),  # whose `poll` that of spawn is
+        ("ForkServerProcess", _closing_start, "popen_forkserver"),
+        ("ForkProcess", _start_by_fork, "popen_fork"),
     ):
         process: Any = getattr(context, kind, None)
         if process is not None and not getattr(process._Popen, "_extended", False):
-            start = partial(extended, process._Popen)
+            start = partial(_start, module, extended, process._Popen)
             start._extended = True  # type: ignore[attr-defined]
             process._Popen = staticmethod(start)
+
+
+def _start(module: str, extended: Callable[..., Any], start: Callable[[Any], Any], process: Any) -> Any:
+    imports.load("mp_core.children.one_reader").install(module)
+    return extended(start, process)
 
 
 def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:

@@ -17,13 +17,15 @@ from typing import Any
 
 # The longest reason, in characters.
 LONGEST = 1000
+LONGEST_CHAIN = 200  # errors
 _write = sys.__excepthook__  # the program's may be another
 
 
 def text_of(error: BaseException, trace: TracebackType | None, of_program: bool = False) -> str:
     """Return the error in one line, and below it the traceback *trace*."""
     reason = reason_of(error)
-    if not of_program:
+    is_long = _is_long_chain(error)
+    if is_long or not of_program:
         try:
             with _library_first():
                 import traceback  # only a rank that fails needs it
@@ -31,7 +33,18 @@ def text_of(error: BaseException, trace: TracebackType | None, of_program: bool 
                 return reason + "\n" + "".join(traceback.TracebackException(type(error), error, trace).format())
         except Exception:
             pass  # no such module, one of the program's, or an exception that has none of what exceptions have
-    return reason + "\n" + (_written_by_interpreter(error, trace) or reason + "\n")
+    return reason + "\n" + ("" if is_long else _written_by_interpreter(error, trace) or reason + "\n")
+
+
+def _is_long_chain(error: BaseException) -> bool:
+    """Tell whether the error follows from so many others that the interpreter, which recurses, may not write it."""
+    of: Any = BaseException  # a class may have properties of these names
+    chain = error
+    for _ in range(LONGEST_CHAIN):
+        chain = of.__cause__.__get__(chain) or of.__context__.__get__(chain)
+        if chain is None:
+            return False
+    return True
 
 
 def reason_of(error: BaseException) -> str:
@@ -55,8 +68,8 @@ def reason_of(error: BaseException) -> str:
 
 def _written_by_interpreter(error: BaseException, trace: TracebackType | None) -> str:
     BaseException.with_traceback(error, trace)  # a class may have a method of this name
-    stderr = getattr(sys, "stderr", None)
-    written = _Written(stderr)
+    written = _Written(getattr(sys, "stderr", None))
+    is_missing = not hasattr(sys, "stderr")
     sys.stderr = written
     try:
         # From Python 3.13 on the interpreter imports `traceback`, and does without it if it cannot.
@@ -65,26 +78,34 @@ def _written_by_interpreter(error: BaseException, trace: TracebackType | None) -
     except Exception:
         pass  # of a signal handler, say
     finally:
-        sys.stderr = stderr
+        sys.stderr = written.stream
+        if is_missing:
+            del sys.stderr
+        written.thread = 0
     return "".join(written.parts)
 
 
 class _Written:
-    """A stream that keeps what this thread writes; other threads write on."""
+    """A stream that keeps what one thread writes. The others write on, as all do later: a logger may have kept it."""
 
     def __init__(self, stream: Any) -> None:
         self.parts: list[str] = []
-        self._stream = stream
-        self._thread = threading.get_ident()
+        self.stream = stream
+        self.thread = threading.get_ident()
 
     def write(self, text: str) -> int:
-        if threading.get_ident() != self._thread:
-            return 0 if self._stream is None else self._stream.write(text)
-        self.parts.append(text)
+        if threading.get_ident() == self.thread:
+            self.parts.append(text)
+        elif self.stream is not None:
+            self.stream.write(text)
         return len(text)
 
+    def flush(self) -> None:
+        if self.stream is not None:
+            self.stream.flush()
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
 
 
 @contextlib.contextmanager
