@@ -267,10 +267,6 @@ ODD = "raise type('Odd', (Exception,), {{'{}': property(lambda _: 1 / 0)}})('tex
         ("import sys; sys.stderr = sys.stdout; raise ValueError('y')", 1, "ValueError: y"),
         (CHAIN, 1, "ValueError: 0\n\nThe above exception was the direct cause"),
         (KEPT, 1, "WARNING:root:after\n"),
-        (
-            1,
-            "Zero",
-        ),
         ("x = = 3", 1, 'File "<string>", line 1\n    x = = 3\n'),
         ("import sys; sys.excepthook = lambda *_: sys.exit(5); raise ValueError('z')", 5, "ValueError: z"),
     ],
