@@ -1,8 +1,10 @@
 """What is said of an exception that ends a rank: one line, and below it the traceback.
 
-of a program     as the interpreter writes it at the end of ``python script.py``
-of a function    by the module `traceback`, which knows the lines of a notebook; without it as above: a rank that
-                 has no descriptor or no memory left, or has changed its root or its user, cannot import it
+    of a program     as the interpreter writes it at the end of ``python script.py``
+    of a function    by the module `traceback`, which knows the lines of a notebook; without it as above: a rank that
+                     has no descriptor or no memory left, or has changed its root or its user, cannot import it
+
+The launcher writes it, after the output of all ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def text_of(error: BaseException, trace: TracebackType | None, of_program: bool 
                 return reason + "\n" + "".join(traceback.TracebackException(type(error), error, trace).format())
         except Exception:
             pass  # no such module, one of the program's, or an exception that has none of what exceptions have
-    return reason + "\n" + ("" if is_long else _written_by_interpreter(error, trace) or reason + "\n")
+    written = "" if is_long else _written_by_interpreter(error, trace)
+    return reason + "\n" + (written or reason + "\n")
 
 
 def _is_long_chain(error: BaseException) -> bool:
