@@ -268,7 +268,7 @@ static void little_address_space_is_enough_for_small_arrays(int strategy)
     struct rlimit limit = {(rlim_t)1 << 30, RLIM_INFINITY};
 
     CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-    /* The manager has room for the first segment of each process that it serves. */
+    /* The manager has room for the first segments of many processes. */
     CHECK_EQ(mpshm__next_segment_size(0), 1 << 20);
     CHECK_EQ(mpshm__next_segment_size(3 << 20), 4 << 20);
     CHECK_EQ(mpshm__next_segment_size(1 << 30), 32 << 20);

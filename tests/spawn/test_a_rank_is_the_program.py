@@ -36,6 +36,21 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
+def python(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """
+    Run the interpreter, without an input.
+    """
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 def answers(folder: Path, launcher: str, kind: str, how: str) -> tuple[int, list[Answers]]:
     """
     Run the program by a launcher; return the exit code and the answers of each rank.
@@ -272,14 +287,7 @@ ODD = "raise type('Odd', (Exception,), {{'{}': property(lambda _: 1 / 0)}})('tex
     ],
 )
 def test_ends_of_a_program_have_their_exit_code_and_reason(text: str, code: int, err: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mp_spawn", "--output", "inherit", "-c", text],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python("-m", "mp_spawn", "--output", "inherit", "-c", text)
     assert done.returncode == code, done.stderr
     assert err in done.stderr
     assert "program.py" not in done.stderr or "1 / 0" in text  # the hook is called from there
@@ -341,15 +349,7 @@ def test_the_traceback_of_a_rank_is_that_of_the_interpreter(tmp_path: Path, text
     (tmp_path / "script.py").write_text(text)
     said = []
     for command in ["script.py"], ["-m", "mp_spawn", "-n", "1", "script.py"]:
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=tmp_path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = python(*command, cwd=tmp_path)
         assert done.returncode == 1
         said.append(done.stderr)
     if "RLIMIT_AS" in text:  # how many lines of source there is memory for differs
@@ -363,14 +363,7 @@ def test_the_traceback_of_a_rank_imports_nothing_from_the_folder_of_its_script(t
     (tmp_path / "train.py").write_text("def main():\n    raise ValueError('boom')\nmain()\n")
     for name in ("token", "tokenize", "linecache", "traceback"):
         (tmp_path / f"{name}.py").write_text("import sys\nsys.exit('another program')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "mp_spawn", "-n", "1", str(tmp_path / "train.py")],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python("-m", "mp_spawn", "-n", "1", str(tmp_path / "train.py"))
     assert done.returncode == 1
     assert "in main\n    raise ValueError('boom')\n" in done.stderr
     assert "another program" not in done.stdout + done.stderr
@@ -457,14 +450,7 @@ def test_a_rank_has_the_options_after_x_of_the_interpreter(env: list[str]) -> No
 
 def test_the_ranks_of_a_job_have_one_hash_seed_and_one_authkey() -> None:
     text = "import multiprocessing as m; print(hash('a'), bytes(m.current_process().authkey).hex())"
-    done = subprocess.run(
-        [sys.executable, "-m", "mp_spawn", "-n", "2", "--output", "capture", "-c", text],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python("-m", "mp_spawn", "-n", "2", "--output", "capture", "-c", text)
     first, second = done.stdout.splitlines()
     assert first == second
 

@@ -169,7 +169,7 @@ def _init_format(library: str) -> None:
 def _extend_starts() -> None:
     """Extend `_Popen` of the kinds of process: Windows has SpawnProcess only."""
     for kind, extended, module in (
-        ("SpawnProcess", _closing_start, "popen_fork"),  # whose `poll` that of spawn is
+        ("SpawnProcess", _closing_start, "popen_fork"),  # spawn's Popen inherits its `poll`
         ("ForkServerProcess", _closing_start, "popen_forkserver"),
         ("ForkProcess", _start_by_fork, "popen_fork"),
     ):
@@ -181,6 +181,7 @@ def _extend_starts() -> None:
 
 
 def _start(module: str, extended: Callable[..., Any], start: Callable[[Any], Any], process: Any) -> Any:
+    """Start a child whose exit code any thread may read, by the `Popen` of *module*."""
     imports.load("mp_core.children.one_reader").install(module)
     return extended(start, process)
 
