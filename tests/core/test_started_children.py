@@ -10,7 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from itertools import count
-from multiprocessing import active_children, connection
+from multiprocessing import active_children, connection, forkserver, popen_fork, popen_forkserver
 from pathlib import Path
 from typing import Any
 
@@ -228,8 +228,11 @@ class HandlerError(Exception):
 
 @BY_EXEC
 @pytest.mark.parametrize("fill", [bytes, mp.shared.zeros], ids=["bytes", "array"])
-def test_a_handler_that_raises_anywhere_in_a_poll_leaves_no_arguments_behind(start_method: str, fill: Any) -> None:
-    files = {main_module.__file__, child_descriptors.__file__, one_reader.__file__}
+def test_a_handler_that_raises_anywhere_in_a_poll_loses_no_exit_code_and_leaves_no_arguments_behind(
+    start_method: str, fill: Any
+) -> None:
+    polling = {main_module, child_descriptors, one_reader, popen_fork, popen_forkserver, forkserver}
+    files = {module.__file__ for module in polling}
 
     def raising_at(line: int) -> Any:
         lines = count()
@@ -270,6 +273,7 @@ def test_a_handler_that_raises_anywhere_in_a_poll_leaves_no_arguments_behind(sta
     finally:
         child.kill()
         child.join(WAIT_S)
+    assert child.exitcode == -signal.SIGKILL
     assert child._popen.arguments is None  # type: ignore[attr-defined]
     assert not one_reader._lock._is_owned()  # type: ignore[attr-defined]
     child.close()

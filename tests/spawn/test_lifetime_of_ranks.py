@@ -11,10 +11,8 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ import mp_all as mp
 from mp_core.children import death_pipe
 from mp_spawn import ProcessContext, ProcessExitedException, start_processes
 from mp_spawn.jobs import context
-from mp_spawn.ranks import process_handle
 
 Pipe = tuple[Connection, Connection]
 
@@ -440,23 +437,6 @@ def test_a_rank_that_active_children_has_reaped_is_reported(start_method: str) -
         assert time.monotonic() < deadline
     with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 9"):
         job.join(timeout=30)
-
-
-def test_an_exit_code_that_a_thread_has_read_without_the_lock_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
-    os.close(write)  # there is nothing to read any more
-    popen: Any = SimpleNamespace(method="forkserver", returncode=None, sentinel=read)
-    thread = threading.Thread(target=setattr, args=(popen, "returncode", 3))
-
-    def find_nothing(_: int) -> int:
-        thread.start()
-        raise EOFError
-
-    monkeypatch.setattr(forkserver, "read_signed", find_nothing)
-    monkeypatch.setattr(process_handle, "STOLEN_S", 60.0)
-    assert process_handle.LockedPopen(popen).wait() == 3
-    thread.join()
-    os.close(read)
 
 
 def test_processes_of_the_program_have_their_exit_codes_while_other_threads_list_children(ctx: Any) -> None:

@@ -1,19 +1,6 @@
-"""A process by its descriptor instead of its number, and its exit status, which is read once.
+"""A process by its descriptor instead of its number, and a rank that outlives the pipe which tells of its end.
 
 A signal by descriptor (pidfd) never reaches another process with the same pid.
-
-Note [One reader]
------------------
-The exit status of a process can be read once. `multiprocessing` polls every child from any thread that calls
-`active_children()` or starts another process, without a lock, and a thread that comes second finds nothing: it
-concludes that the fork server is dead (exit code 255), or that the process is running. So waiting and reading
-are two steps:
-
-    wait     without a lock, for an event that stays: a pipe at its end, a child that waitid() leaves in place
-    read     under the lock, without blocking; the status is kept for every later caller
-
-A thread that was in the middle of a poll when the lock came may still read the status that a fork server has sent. It
-stores the code then, a moment later: who finds nothing to read looks for that for `STOLEN_S` seconds.
 """
 
 from __future__ import annotations
@@ -25,11 +12,12 @@ import os
 import signal
 import threading
 import time
-from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from mp_core.children import one_reader
+from mp_core.children.one_reader import is_running
 from mp_core.system.descriptor import Descriptor, readable
 
 if TYPE_CHECKING:
@@ -37,7 +25,6 @@ if TYPE_CHECKING:
 
 POLL_EVERY_S = 0.02
 SHORTEST_POLL_S = 0.0005
-STOLEN_S = 0.2
 
 
 def has_pidfds() -> bool:
@@ -195,26 +182,26 @@ class _Pid(PidFd):
         self._process = None
 
 
-class LockedPopen:
+class RankPopen:
     """
-    Stands in for *popen*, the `Popen` of a `multiprocessing` process, whose exit status several threads may want.
+    Stands in for *popen*, the `Popen` of a `multiprocessing` process, which may outlive the pipe that tells of its end.
+
+    It has closed the pipe, or the fork server was killed before it could send the exit status: then `lost` is True, and
+    the exit code 255 once *pidfd* tells that the process has ended.
 
     >>> import multiprocessing
     >>> child = multiprocessing.get_context("fork").Process(target=int)
     >>> child.start()
-    >>> child._popen = LockedPopen(child._popen)
+    >>> lock(child, PidFd(-1))
     >>> child.join()
     >>> child.exitcode
     0
     """
 
-    def __init__(self, popen: Any, pidfd: PidFd | None = None) -> None:
-        #: Whether the fork server was killed before it could send the exit status; the exit code is then 255.
-        self.lost = False
+    def __init__(self, popen: Any, pidfd: PidFd) -> None:
+        popen.has_ended = pidfd.ended
         self._popen = popen
-        self._pidfd = pidfd or PidFd(-1)
-        self._status: int | None = None
-        self._lock = threading.Lock()
+        self._pidfd = pidfd
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # looked up before __init__ has run
@@ -223,26 +210,25 @@ class LockedPopen:
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """Return the exit code; None while the process runs, unless *flag* is 0, which waits."""
-        return self._read() if flag == os.WNOHANG else self.wait()
+        return self._popen.poll() if flag == os.WNOHANG else self.wait()
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the exit code; return None if the process still runs after *timeout* seconds."""
-        code = self._read()
+        code: int | None = self._popen.poll()
         if code is not None:
             return code
         forked = self._popen.method != "forkserver"
         # A process that a forked one has left behind may hold its pipe open: only a timeout needs the pipe.
         if forked and timeout is None:
-            self._wait_for_end()
-            return self._read()
+            return self._popen.poll(0)  # type: ignore[no-any-return]
         until = time.monotonic() + (timeout or 0.0)
         if not wait([self._popen.sentinel], timeout):
             return None
         if forked:
             self._poll_until(until)
-        elif self._read() is None and self._pidfd.fd >= 0:
+        elif self._popen.poll() is None and self._pidfd.fd >= 0:
             readable(self._pidfd.fd, timeout)
-        return self._read()
+        return self._popen.poll()  # type: ignore[no-any-return]
 
     def _poll_until(self, until: float) -> None:
         """Wait for the end of a child whose pipe is closed: it ends, or has closed it before (`has_closed_pipe`)."""
@@ -251,65 +237,14 @@ class LockedPopen:
             time.sleep(pause)
             pause = min(2 * pause, POLL_EVERY_S)
 
-    def _wait_for_end(self) -> None:
-        """Wait without a limit for the end of a forked child; its status is left for `_read`."""
-        if not hasattr(os, "waitid"):  # macOS before Python 3.13
-            while self._read() is None and is_running(self._popen.pid):
-                time.sleep(POLL_EVERY_S)
-            return
-        try:
-            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            pass  # another thread has read it; or code outside multiprocessing has, and then it is lost
-
-    def _read(self) -> int | None:
-        with self._lock:
-            if self._popen.returncode is None and self._popen.method == "forkserver":
-                status = self._from_server()
-                if self._popen.returncode is None:
-                    self._popen.returncode = status
-                return self._popen.returncode  # type: ignore[no-any-return]
-            # A signal handler that raises just after the status has been read would lose it: look first.
-            if self._status is None and hasattr(os, "waitid"):
-                self._status = _status_of(self._popen.pid)
-            if self._popen.poll() is None:
-                self._popen.returncode = self._status
-            return self._popen.returncode  # type: ignore[no-any-return]
-
-    def _from_server(self) -> int | None:
-        """Read the exit code that the fork server has sent. If the server was killed, the process may still run."""
-        if not self.lost and wait([self._popen.sentinel], 0):
-            try:
-                return forkserver.read_signed(self._popen.sentinel)  # type: ignore[no-any-return]
-            except (OSError, EOFError):
-                until = time.monotonic() + STOLEN_S
-                while self._popen.returncode is None and time.monotonic() < until:
-                    time.sleep(SHORTEST_POLL_S)
-                self.lost = self._popen.returncode is None
-        return 255 if self.lost and self._pidfd.ended() else None
-
 
 def lock(process: Any, pidfd: PidFd) -> None:
-    """Let several threads ask a process of multiprocessing for its exit code, see Note [One reader]."""
+    """Let several threads ask a process of multiprocessing for its exit code, though it has lost the pipe for it."""
     popen = getattr(process, "_popen", None)
-    if getattr(popen, "method", "") in ("fork", "spawn", "forkserver") and not isinstance(popen, LockedPopen):
-        process._popen = LockedPopen(popen, pidfd)
-
-
-def is_running(pid: int) -> bool:
-    """
-    Tell whether a child of this process has not ended, as far as is known; its status is left.
-
-    >>> is_running(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1"))
-    True
-    """
-    try:
-        if hasattr(os, "waitid"):
-            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        os.kill(pid, 0)
-    except (ChildProcessError, ProcessLookupError):
-        return False
-    return True
+    method = getattr(popen, "method", "")
+    if method in ("fork", "spawn", "forkserver") and not isinstance(popen, RankPopen):
+        one_reader.install("popen_forkserver" if method == "forkserver" else "popen_fork")
+        process._popen = RankPopen(popen, pidfd)
 
 
 def has_closed_pipe(popen: Any) -> bool:
@@ -324,14 +259,3 @@ def has_closed_pipe(popen: Any) -> bool:
     """
     of_this_process = getattr(popen, "method", "") in ("fork", "spawn")
     return of_this_process and popen.poll() is None and is_running(popen.pid)
-
-
-def _status_of(pid: int) -> int | None:
-    """Return the exit code of a child, which keeps it; None if it still runs, or its status has been read."""
-    try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    if found is None:
-        return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
