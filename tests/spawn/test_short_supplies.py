@@ -132,7 +132,10 @@ def test_a_parent_without_descriptors_does_not_spin_over_a_child_that_logs(tmp_p
 
 
 @pytest.mark.parametrize("lack", ["a process", "a process and a thread"])
-def test_a_limit_of_processes_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, lack: str) -> None:
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_limit_of_processes_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, lack: str, start_method: str
+) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -141,9 +144,14 @@ def test_a_limit_of_processes_is_named_with_the_remedy(monkeypatch: pytest.Monke
             raise RuntimeError("can't start new thread")
 
     before = descriptors()
-    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"no rank can be started: .*\(ulimit -u\)"):
+    what = {"spawn": "no rank can be started", "fork": "rank 0 cannot be started"}
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=rf"{what[start_method]}: .*\(ulimit -u\)"):
         patch.setattr(subprocess, "Popen", refused)
+        patch.setattr(os, "fork", refused)
         if "thread" in lack:
             patch.setattr(output.threading, "Thread", Exhausted)
-        start_processes(print, nprocs=2, start_method="spawn", output="capture")
-    assert descriptors() == before
+        start_processes(print, nprocs=2, start_method=start_method, output="capture")
+    left = descriptors() - before
+    assert len(left) == (4 if start_method == "fork" else 0)  # multiprocessing does not close its two pipes
+    for fd in left:
+        os.close(fd)

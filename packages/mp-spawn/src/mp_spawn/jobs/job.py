@@ -37,6 +37,11 @@ FOR_A_JOB, FOR_A_RANK, FOR_OUTPUT = 15, 5, 4
 OF_A_RANK = 2
 # So many ranks are started without a look at the limits of the machine, and the system refuses what it does not allow.
 FEW_RANKS = 100
+# What the start of a rank may lack, and what to do.
+LACKS = {
+    errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n), or start fewer ranks",
+    errno.EAGAIN: "no process is left to this user; raise the limit of processes (ulimit -u), or start fewer ranks",
+}
 # The memory that is a rank's own, at least: of a fork of an interpreter, and of an interpreter.
 OF_A_FORK, OF_AN_INTERPRETER = 3 << 20, 8 << 20
 
@@ -169,11 +174,10 @@ class Job:
                 file.close()
             with contextlib.suppress(NoThreadError):  # for what ranks have written that had started
                 self.output.started()
-            if getattr(error, "errno", 0) == errno.EMFILE:
-                why = (
-                    f"rank {[*ranks][max(0, len(inboxes) - 1)]} cannot be started: this process has no descriptor left"
-                )
-                raise OSError(errno.EMFILE, f"{why}; raise the limit (ulimit -n), or start fewer ranks") from error
+            lack = LACKS.get(getattr(error, "errno", 0) or 0, "")
+            if lack and lack not in str(error):
+                rank = [*ranks][max(0, len(inboxes) - 1)]
+                raise OSError(error.errno, f"rank {rank} cannot be started: {lack}") from error  # type: ignore[attr-defined]
             raise
         finally:
             close(for_ranks)

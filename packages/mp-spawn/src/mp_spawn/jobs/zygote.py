@@ -44,7 +44,7 @@ from mp_core.memory.mapped_buffers import memory_file
 from mp_core.system.descriptor import readable
 from mp_spawn.calls.payload import InheritedFd, OwnedFd, spawning
 from mp_spawn.calls.pickling import dumps_plainly
-from mp_spawn.jobs.job import Job, Started
+from mp_spawn.jobs.job import LACKS, Job, Started
 from mp_spawn.jobs.stopped_starts import end_started
 from mp_spawn.jobs.zygote_main import PROGRAM, STARTED, STATUS, RankProcess, ZygoteSpec
 from mp_spawn.ranks.child import call
@@ -191,7 +191,7 @@ class _Zygote:
         if error:
             raise _not_started(f"rank {rank} cannot be started by fork", error)
         if not ancillary:
-            raise OSError(errno.EMFILE, f"rank {rank} cannot be started: {os.strerror(errno.EMFILE)}")
+            raise _not_started(f"rank {rank} cannot be started", errno.EMFILE)
         fds.frombytes(ancillary[0][2])
         return pid, PidFd(fds[0])
 
@@ -308,5 +308,4 @@ def _execute(
 
 
 def _not_started(what: str, number: int) -> OSError:
-    instead = "; raise the limit of processes (ulimit -u), or start fewer ranks" if number == errno.EAGAIN else ""
-    return OSError(number, f"{what}: {os.strerror(number)}{instead}")
+    return OSError(number, f"{what}: {LACKS.get(number) or os.strerror(number)}")
