@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scripts import NO_DESCRIPTORS, run_script
+from support.scripts import NO_DESCRIPTORS, run_script, succeeded
 
 from mp_core.memory import mapped_buffers
 from mp_spawn import start_processes
@@ -155,3 +155,20 @@ def test_a_limit_of_processes_is_named_with_the_remedy(
     assert len(left) == (4 if start_method == "fork" else 0)  # multiprocessing does not close its two pipes
     for fd in left:
         os.close(fd)
+
+
+def test_a_limit_of_the_size_of_files_is_named_with_what_a_rank_would_get(tmp_path: Path) -> None:
+    program = """
+        import resource
+        import numpy as np
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+            try:
+                mp.run(len, nprocs=2, args=(np.ones(1_000_000),), start_method="spawn")
+            except OSError as error:
+                print(error)
+    """
+    said = succeeded(run_script(tmp_path, program))
+    assert "would get 8,000,000 bytes in a file" in said and "(ulimit -f)" in said

@@ -62,7 +62,8 @@ typedef struct {
 int mpshm_channel_create(int duplex, mpshm_channel **ends);
 
 /* Open end 0 or 1 of a channel whose memory another process has passed as the descriptor `object`,
- * which is taken over on success. -EPROTO when another version of libshm made it. */
+ * which is taken over on success. -EBADMSG when it is no memory of libshm, -EPROTO when another
+ * version of libshm made it. */
 int mpshm_channel_open(int object, int side, mpshm_channel **out);
 
 /* Open the other end in this process, over the memory of `end`. The caller closes it. */
@@ -92,8 +93,9 @@ typedef struct {
 } mpshm_unread;
 
 /* Count what waits in a channel whose memory is `object`, of any process of this user, in each of
- * its directions. `out` has room for two; returns how many there are. -EPROTO when it is no channel
- * of this version of libshm. It writes nothing there, and takes no lock. */
+ * its directions. `out` has room for two; returns how many there are. -EBADMSG when it is no memory
+ * of libshm, -EPROTO when it is no channel of this version. It writes nothing there, and takes no
+ * lock. */
 int mpshm_channel_unread(int object, mpshm_unread *out);
 
 /* Send a message. A negative timeout waits for room without end; otherwise -EAGAIN when there is

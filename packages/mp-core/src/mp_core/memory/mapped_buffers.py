@@ -69,9 +69,12 @@ def memory_file(*parts: bytes | memoryview, name: str = "mp_core") -> int:
     except BaseException as error:
         os.close(fd)
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            from mp_core.memory.block import reason
-
-            raise OSError(errno.EFBIG, f"cannot make a file in memory for a process: {reason(errno.EFBIG)}") from None
+            nbytes = sum(memoryview(part).nbytes for part in parts)
+            raise OSError(
+                errno.EFBIG,
+                f"another process would get {nbytes:,} bytes in a file, and this one may not make a file of that size; "
+                "raise the limit (ulimit -f)",
+            ) from None
         raise
     return fd
 
