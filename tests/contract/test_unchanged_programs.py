@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -159,8 +160,10 @@ def test_the_resource_tracker_does_not_import_numpy() -> None:
 
 def test_a_missing_hook_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_runner, "_site_folders", lambda: [str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"mp_all\.pth is in none of the folders"):
-        _runner.run(["-m", "timeit"])
+    for name in ("mp_all.pth", "_mp_all_startup.py"):
+        with pytest.raises(SystemExit, match=rf"{re.escape(name)} is in none of the folders"):
+            _runner.run(["-m", "timeit"])
+        (tmp_path / name).touch()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-HOOK = "mp_all.pth"
+HOOK = ("mp_all.pth", "_mp_all_startup.py")  # the line that Python runs, and the module that it imports
 
 
 def is_program(arguments: list[str]) -> bool:
@@ -46,9 +46,9 @@ def run(arguments: list[str], words: int = 0) -> NoReturn:
 
     Before the program, the command line has so many *words* that are the command's own.
     """
-    if sys.flags.no_site or not any(os.path.isfile(os.path.join(folder, HOOK)) for folder in _site_folders()):
+    if missing := [name for name in HOOK if not any(os.path.isfile(os.path.join(at, name)) for at in _site_folders())]:
         sys.exit(
-            f"mp-all: {HOOK} is in none of the folders that this Python reads at its start "
+            f"mp-all: {missing[0]} is in none of the folders that this Python reads at its start "
             f"({', '.join(_site_folders()) or 'it has none'}): install mp-all with pip, without --target, and do not "
             "run python with -S. Otherwise change the program's import to `import mp_all as multiprocessing`"
         )
