@@ -6,9 +6,9 @@ The kernel and the fork server tell how a child ended once. `Process.start`, `ac
 poll every child, and who comes second finds nothing: multiprocessing concludes that the fork server is dead (exit code
 255), or that the child runs (None). So there are three steps:
 
-    wait   without the lock, for an event that stays: a pipe at its end, a child that waitid() leaves in place
-    look   under the lock, into a place that stays, since a handler may raise just after the kernel has told
-    read   under the lock
+    look   without the lock, or wait, for what stays: a child that waitid() leaves in place, a pipe with an exit code
+    read   under the lock, into a place that stays, since a handler may raise just after the kernel has told
+    store  under the lock
 
 Another thread may have the lock at a fork: the child makes a new one.
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _installed: set[str] = set()
 _lock = RLock()  # reentrant: a signal handler may ask too
 
+HAS_WAITID = hasattr(os, "waitid")  # not on macOS before Python 3.13
+
 _POLL_EVERY_S = 0.02
 _UNTOLD = b"\x80" * 8  # no exit code
 _SERVER_KILLED = 255
@@ -42,8 +44,10 @@ def install(name: str) -> None:
     """Replace `poll` of the `Popen` in a module of multiprocessing, before it has started a process."""
     if name not in _installed:
         kind: Any = importlib.import_module(f"multiprocessing.{name}").Popen
-        steps = (_wait_for_server, _read_server) if name == "popen_forkserver" else (_wait_for_process, _read_process)
-        kind.poll = _by_one(kind.poll, *steps)
+        of_server = name == "popen_forkserver"
+        kind.poll = _by_one(
+            kind.poll, _look_at_pipe if of_server else _look_at_child, _read_pipe if of_server else _read_child
+        )
         _installed.add(name)
 
 
@@ -55,31 +59,23 @@ def is_running(pid: int) -> bool:
     True
     """
     try:
-        if hasattr(os, "waitid"):
-            return _status_of(pid) is None
+        if HAS_WAITID:
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         os.kill(pid, 0)
     except (ChildProcessError, ProcessLookupError):
         return False
     return True
 
 
-def _status_of(pid: int) -> int | None:
-    """Return the exit code of a child, which keeps it; None while it runs."""
-    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if found is None:
-        return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-
-
-def _by_one(standard: Callable[[Any, int], int | None], wait_for_end: Any, read: Any) -> Any:
+def _by_one(standard: Callable[[Any, int], int | None], look: Any, read: Any) -> Any:
     @wraps(standard)
     def poll(self: Any, flag: int = os.WNOHANG) -> int | None:
         if self.returncode is not None or type(os.waitpid) is not BuiltinFunctionType:
             return standard(self, flag)
-        if flag != os.WNOHANG:
-            wait_for_end(self)
+        if not look(self, flag):
+            return None
         with _lock:
-            # A handler that polls may have read it since: only what was read is stored.
+            # A handler that polls may have stored it since: only what was read is stored.
             if self.returncode is None and (code := read(self, standard)) is not None:
                 self.returncode = code
             return self.returncode
@@ -87,44 +83,44 @@ def _by_one(standard: Callable[[Any, int], int | None], wait_for_end: Any, read:
     return poll
 
 
-def _wait_for_process(popen: Any) -> None:
-    if hasattr(os, "waitid"):
+def _look_at_child(popen: Any, flag: int) -> bool:
+    """Tell whether a child has ended; wait for that if *flag* is 0."""
+    if HAS_WAITID:
         try:
-            os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
+            found = os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT | flag)
         except ChildProcessError:
-            pass  # it has been read
-    else:  # macOS before Python 3.13
+            return True  # its status has been read
+        if found is None:
+            return False
+        popen.seen = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    elif flag == 0:
         while popen.poll() is None and is_running(popen.pid):
             time.sleep(_POLL_EVERY_S)
+    return True
 
 
-def _read_process(popen: Any, standard: Callable[[Any, int], int | None]) -> int | None:
-    if hasattr(os, "waitid"):
-        try:
-            if (status := _status_of(popen.pid)) is None:
-                return None
-            popen.seen = status
-        except ChildProcessError:
-            # Read by a call that a handler has interrupted; or by code outside multiprocessing, and then it is lost.
-            return getattr(popen, "seen", None)
+def _read_child(popen: Any, standard: Callable[[Any, int], int | None]) -> int | None:
     code = standard(popen, os.WNOHANG)
+    # None: read by a call that a handler has interrupted; or by code outside multiprocessing, and then it may be lost.
     return getattr(popen, "seen", None) if code is None else code
 
 
-def _wait_for_server(popen: Any) -> None:
+def _seen(popen: Any) -> bytearray:
+    return vars(popen).setdefault("seen", bytearray(_UNTOLD))  # type: ignore[no-any-return]
+
+
+def _look_at_pipe(popen: Any, flag: int) -> bool:
+    """Tell whether a fork server has told the exit code of a child, or is dead; wait for that if *flag* is 0."""
     from multiprocessing.connection import wait
 
-    wait([popen.sentinel])
+    return bool(wait([popen.sentinel], 0 if flag else None)) or _seen(popen) != _UNTOLD
 
 
-def _read_server(popen: Any, _: object) -> int | None:
-    from multiprocessing.connection import wait
+def _read_pipe(popen: Any, _: object) -> int | None:
     from multiprocessing.forkserver import SIGNED_STRUCT
 
-    seen = vars(popen).setdefault("seen", bytearray(_UNTOLD))
+    seen = _seen(popen)
     if seen == _UNTOLD:
-        if not wait([popen.sentinel], 0):
-            return None
         with suppress(OSError):
             os.readv(popen.sentinel, [seen])
     if seen != _UNTOLD:
