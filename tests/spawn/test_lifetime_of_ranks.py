@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import textwrap
 import threading
 import time
@@ -21,9 +22,10 @@ from descendants import Watched, printed_pids, program
 from support.waiting import until
 
 import mp_all as mp
-from mp_core.children import death_pipe
+from mp_core.children import death_pipe, one_reader
 from mp_spawn import ProcessContext, ProcessExitedException, start_processes
 from mp_spawn.jobs import context
+from mp_spawn.ranks import process_handle
 
 Pipe = tuple[Connection, Connection]
 
@@ -437,6 +439,27 @@ def test_a_rank_that_active_children_has_reaped_is_reported(start_method: str) -
         assert time.monotonic() < deadline
     with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 9"):
         job.join(timeout=30)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver"])
+def test_an_exit_code_that_a_thread_has_read_without_the_lock_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, start_method: str
+) -> None:
+    """It was in the `poll` of multiprocessing, which tells no one that it has read, when the reader came."""
+    child = multiprocessing.get_context(start_method).Process(target=sys.exit, args=(3,))
+    child.start()
+    popen: Any = child._popen  # type: ignore[attr-defined]
+    code = os.read(popen.sentinel, 8)
+    monkeypatch.setattr(one_reader, "STOLEN_S", 60.0)
+    thread = threading.Timer(0.1, setattr, args=(popen, "returncode", int.from_bytes(code, sys.byteorder)))
+    thread.start()
+    process_handle.lock(child, process_handle.PidFd(-1))
+    child.join()
+    assert child.exitcode == 3
+    thread.join()
+    popen.returncode = 255  # what such a thread stores that comes second
+    assert child.exitcode == 3
+    child.close()
 
 
 def test_processes_of_the_program_have_their_exit_codes_while_other_threads_list_children(ctx: Any) -> None:

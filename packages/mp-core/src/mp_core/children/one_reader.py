@@ -35,13 +35,14 @@ _lock = RLock()  # reentrant: a signal handler may ask too
 
 HAS_WAITID = hasattr(os, "waitid")  # not on macOS before Python 3.13
 
-_POLL_EVERY_S = 0.02
+STOLEN_S = 0.2
+_POLL_EVERY_S, _SHORTEST_S = 0.02, 0.0005
 _UNTOLD = b"\x80" * 8  # no exit code
 _SERVER_KILLED = 255
 
 
 def install(name: str) -> None:
-    """Replace `poll` of the `Popen` in a module of multiprocessing, before it has started a process."""
+    """Replace `poll` of the `Popen` in a module of multiprocessing, also for processes that it has started before."""
     if name not in _installed:
         kind: Any = importlib.import_module(f"multiprocessing.{name}").Popen
         of_server = name == "popen_forkserver"
@@ -127,8 +128,14 @@ def _read_pipe(popen: Any, _: object) -> int | None:
         return SIGNED_STRUCT.unpack(seen)[0]  # type: ignore[no-any-return]
     # The server was killed: multiprocessing takes the child for dead. The owner of a process may know better.
     has_ended = getattr(popen, "has_ended", None)
-    popen.lost = True
-    return _SERVER_KILLED if has_ended is None or has_ended() else None
+    if has_ended is None:
+        return _SERVER_KILLED
+    # Or a thread has read it that was in a poll of multiprocessing's at the time of `install`: it stores it soon.
+    until = time.monotonic() + (0 if getattr(popen, "lost", False) else STOLEN_S)
+    while popen.returncode is None and time.monotonic() < until:
+        time.sleep(_SHORTEST_S)
+    popen.lost = popen.returncode is None
+    return _SERVER_KILLED if popen.lost and has_ended() else popen.returncode
 
 
 def _renew() -> None:

@@ -121,7 +121,7 @@ class PidFd(Descriptor):
 
     def __init__(self, fd: int) -> None:
         # Otherwise one thread could send to a number that another has just closed.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may ask for an exit code
         super().__init__(fd)
 
     @classmethod
@@ -202,6 +202,8 @@ class RankPopen:
         popen.has_ended = pidfd.ended
         self._popen = popen
         self._pidfd = pidfd
+        # A thread in a poll of multiprocessing's that began before `lock` may still store 255 in *popen*.
+        self._code: int | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # looked up before __init__ has run
@@ -210,25 +212,30 @@ class RankPopen:
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """Return the exit code; None while the process runs, unless *flag* is 0, which waits."""
-        return self._popen.poll() if flag == os.WNOHANG else self.wait()
+        return self._read() if flag == os.WNOHANG else self.wait()
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the exit code; return None if the process still runs after *timeout* seconds."""
-        code: int | None = self._popen.poll()
+        code = self._read()
         if code is not None:
             return code
         forked = self._popen.method != "forkserver"
         # A process that a forked one has left behind may hold its pipe open: only a timeout needs the pipe.
         if forked and timeout is None:
-            return self._popen.poll(0)  # type: ignore[no-any-return]
+            return self._read(0)
         until = time.monotonic() + (timeout or 0.0)
         if not wait([self._popen.sentinel], timeout):
             return None
         if forked:
             self._poll_until(until)
-        elif self._popen.poll() is None and self._pidfd.fd >= 0:
+        elif self._read() is None and self._pidfd.fd >= 0:
             readable(self._pidfd.fd, timeout)
-        return self._popen.poll()  # type: ignore[no-any-return]
+        return self._read()
+
+    def _read(self, flag: int = os.WNOHANG) -> int | None:
+        if self._code is None:
+            self._code = self._popen.poll(flag)
+        return self._code
 
     def _poll_until(self, until: float) -> None:
         """Wait for the end of a child whose pipe is closed: it ends, or has closed it before (`has_closed_pipe`)."""
