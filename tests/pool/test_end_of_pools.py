@@ -97,6 +97,22 @@ def test_an_imap_that_is_ended_while_its_generator_is_late_does_not_seem_complet
             stream.next(tasks.PATIENCE)
 
 
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+@pytest.mark.parametrize("size", [{}, {"chunksize": 2}, {"buffersize": 2}], ids=str)
+def test_the_exception_of_an_iterable_comes_after_all_results(ctx: BaseContext, method: str, size: Any) -> None:
+    def failing() -> Iterator[float]:
+        yield from (0.2, 0, 0, 0)
+        raise LookupError("no more")
+
+    with ctx.Pool(2) as pool:
+        stream, results = getattr(pool, method)(time.sleep, failing(), **size), []
+        with pytest.raises(LookupError, match="no more"):
+            for result in stream:
+                results.append(result)
+        assert results == [None] * 4
+        assert list(stream) == []
+
+
 def _fail() -> None:
     raise LookupError("no licence")
 

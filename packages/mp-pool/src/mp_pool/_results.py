@@ -304,8 +304,12 @@ class _Abortable:
         return True
 
     def _set(self, i: int, obj: Outcome) -> None:
-        if not self.is_over:
-            super()._set(i, obj)  # type: ignore[misc]
+        self._set_all_of([(self, i, obj, None)])  # type: ignore[list-item]
+
+    def _set_error(self, given: int, error: BaseException) -> None:
+        """Add the error of an iterable, of which *given* tasks were made, behind the results of all."""
+        self._set(given, (False, error))
+        self._set_length(given + 1)
 
     def _set_all(self, outcomes: list[Delivery]) -> None:
         if self._options.stop_on_error and not self.is_over:
@@ -373,9 +377,19 @@ class Imapped(_Abortable, _IMap):  # type: ignore[misc]
 class ImappedUnordered(_Abortable, _IMapUnordered):  # type: ignore[misc]
     """The results of an `imap_unordered`."""
 
+    _error: tuple[int, BaseException] | None = None
+
+    def _set_error(self, given: int, error: BaseException) -> None:
+        self._error = given, error
+        self._set_length(given + 1)
+        self._set_all_of([])
+
     def _add_all(self, outcomes: list[Delivery]) -> None:
         self._items.extend([outcome for _, _, outcome, _ in outcomes])
         self._index += len(outcomes)
+        if self._error is not None and self._index == self._error[0]:
+            self._items.append((False, self._error[1]))
+            self._index += 1
 
 
 class Chunks:

@@ -378,7 +378,8 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         Returns
         -------
         iterator
-            For a chunk whose worker has died, ``next`` raises `WorkerLostError`; the next call continues after it.
+            For a chunk whose worker has died, ``next`` raises `WorkerLostError`; the next call continues after it. An
+            exception of *iterable* comes after all results.
         """
         return self._imap(Imapped(self), _with(func, kwds), iterable, chunksize, buffersize)  # type: ignore[no-any-return]
 
@@ -434,10 +435,10 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         else:
 
             def ended(given: int, error: BaseException | None) -> None:
-                if error is not None:
-                    result._set(given, (False, error))
-                    given += 1
-                result._set_length(given)
+                if error is None:
+                    result._set_length(given)
+                else:
+                    result._set_error(given, error)
 
             Feeder(self._scheduler, items, source.make, ended, None, result).start()
         return results if single else Chunks(results)
