@@ -76,6 +76,12 @@ def test_a_module_and_its_children_get_ours_and_keep_their_spec(program: Path, s
     assert succeeded(done) == f"{OURS} ['{start_method}'] {program} some_program\n"
 
 
+def test_a_program_on_standard_input_gets_ours() -> None:
+    program = f"import sys\n{WHICH}{PRINT}\nprint(sys.argv)\n"
+    done = run_python("-m", "mp_all", "-", "-v", stdin=program)
+    assert succeeded(done) == "mp_pool.contexts mp_pool.executor\n['-', '-v']\n"
+
+
 def test_the_variable_alone_is_enough(program: Path, start_method: str) -> None:
     done = run_python(str(program), start_method, MP_ALL="1")
     assert succeeded(done) == f"{OURS} ['{start_method}'] {program} None\n"

@@ -14,7 +14,9 @@ from mp_all import __version__, _runner
 
 #: The modules of the commands; the `main` of each takes the arguments and returns the exit code.
 COMMANDS = {name: f"mp_all._{name}" for name in ("demo", "run", "stat", "timeline", "top")}
-USAGE = f"usage: mp-all [script.py ... | -m module ... | -c code ... | {' | '.join(COMMANDS)} | --version | --help]"
+USAGE = (
+    f"usage: mp-all [script.py ... | -m module ... | -c code ... | - ... | {' | '.join(COMMANDS)} | --version | --help]"
+)
 HELP = f"""{USAGE}
 
 Run a program with mp_all in the place of multiprocessing, also in its child processes, or show who holds
@@ -23,6 +25,7 @@ shared memory. `python -m mp_all` is the same command.
   script.py [arguments]    run a script; its options are its own
   -m module [arguments]    run a module
   -c code [arguments]      run code
+  - [arguments]            run the program on standard input
   demo                     run one small program on multiprocessing and on mp_all, and compare
   run --timeline PATH ...  run a program, and write a report of where its time and memory went
   stat                     who holds shared memory now; `stat --help` has its options

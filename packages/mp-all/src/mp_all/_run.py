@@ -7,7 +7,7 @@ import sys
 
 from mp_all import _runner
 
-USAGE = "usage: mp-all run [--timeline PATH] script.py ... | -m module ... | -c code ..."
+USAGE = "usage: mp-all run [--timeline PATH] script.py ... | -m module ... | -c code ... | - ..."
 HELP = f"""{USAGE}
 
 Run a program with mp_all in the place of multiprocessing, also in its child processes.

@@ -19,13 +19,14 @@ HOOK = ("mp_all.pth", "_mp_all_startup.py")  # the line that Python runs, and th
 
 def is_program(arguments: list[str]) -> bool:
     """
-    Return whether *arguments* name a program as those of ``python`` do: a module, code, or a path that exists.
+    Return whether *arguments* name a program as those of ``python`` do: a module, code, ``-`` for standard input, or a
+    path that exists.
 
     >>> is_program(["-m", "timeit"]), is_program(["no such file"])
     (True, False)
     """
     first = arguments[0] if arguments else ""
-    return first[:2] in ("-m", "-c") or (first != "" and os.path.exists(first))
+    return first[:2] in ("-m", "-c", "-") or (first != "" and os.path.exists(first))
 
 
 def run_early() -> None:
