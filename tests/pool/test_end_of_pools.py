@@ -98,7 +98,7 @@ def test_an_imap_that_is_ended_while_its_generator_is_late_does_not_seem_complet
 
 
 @pytest.mark.parametrize("method", ["imap", "imap_unordered"])
-@pytest.mark.parametrize("size", [{}, {"chunksize": 2}, {"buffersize": 2}], ids=str)
+@pytest.mark.parametrize("size", [{}, {"chunksize": 3}, {"buffersize": 2}, {"chunksize": 3, "buffersize": 1}], ids=str)
 def test_the_exception_of_an_iterable_comes_after_all_results(ctx: BaseContext, method: str, size: Any) -> None:
     def failing() -> Iterator[float]:
         yield from (0.2, 0, 0, 0)

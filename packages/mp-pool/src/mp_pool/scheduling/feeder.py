@@ -88,8 +88,8 @@ class Feeder(threading.Thread):
 
 def batches(items: Iterable[Any], size: int) -> Iterator[Sequence[Any]]:
     """
-    Yield *items* in sequences of *size*; the last one may be shorter. Those of a range are ranges, whose pickles are
-    small.
+    Yield *items* in sequences of *size*; the last one may be shorter, also where *items* raises. Those of a range are
+    ranges, whose pickles are small.
 
     >>> list(batches("abcde", 2))
     [('a', 'b'), ('c', 'd'), ('e',)]
@@ -101,5 +101,14 @@ def batches(items: Iterable[Any], size: int) -> Iterator[Sequence[Any]]:
             yield items[start : start + size]
         return
     iterator = iter(items)
-    while batch := tuple(islice(iterator, size)):
-        yield batch
+    while True:
+        batch: list[Any] = []
+        try:
+            batch.extend(islice(iterator, size))
+        except BaseException:
+            if batch:  # what *items* gave before it raised
+                yield tuple(batch)
+            raise
+        if not batch:
+            return
+        yield tuple(batch)
