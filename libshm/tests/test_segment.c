@@ -37,7 +37,7 @@ static uint32_t allocated(struct mpshm__segment *segment, uint64_t nbytes, int z
     uint32_t i = 0;
     int err = -EXFULL;
 
-    for (int s = MPSHM__FROM_DIRTY; err == -EXFULL && s <= MPSHM__FROM_ANY; s++)
+    for (int s = MPSHM__FROM_DIRTY; err == -EXFULL && s <= MPSHM__FROM_FRESH_SPACE; s++)
         err = mpshm__allocate_in(control, segment, (enum mpshm__source)s, nbytes, zeroed, &i);
     CHECK_EQ(err, 0);
     atomic_store(&segment->blocks[i].in_flight, 0);

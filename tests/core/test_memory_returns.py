@@ -210,3 +210,17 @@ def test_the_block_that_another_process_freed_last_is_given_out_first(echo: Carr
     echo.call(tasks.drop_in_order)
     again = [mp.shared.empty(100_000, "u1") for _ in range(4)]
     assert [array.ctypes.data for array in again] == addresses[::-1]
+
+
+def test_zeroed_arrays_one_after_another_take_the_memory_of_one(tmp_path: Path, strategy: str) -> None:
+    program = """
+        import mp_all as mp
+
+        for _ in range(20):
+            array = mp.shared.zeros(1 << 18)
+            assert not array.any()
+            array[:] = 1
+            del array
+        print(mp.memory_stats()["cached_bytes"] < 3 << 21)
+    """
+    assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "True\n"

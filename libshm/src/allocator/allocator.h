@@ -9,8 +9,8 @@
 enum mpshm__source {
     MPSHM__FROM_DIRTY, /* a free block with its pages, unless too much would have to be zeroed */
     MPSHM__FROM_ZERO,  /* a free block without pages */
-    MPSHM__FROM_FRESH_SPACE, /* the unused end of the segment */
-    MPSHM__FROM_ANY,         /* a free block with its pages, whatever it costs to zero it */
+    MPSHM__FROM_ANY,   /* a free block with its pages, which are given back if they must be zero */
+    MPSHM__FROM_FRESH_SPACE, /* the unused end of the segment; first, it would fill with free blocks */
 };
 /* 0, -EXFULL when that source has no block, or another -errno. */
 int mpshm__allocate_in(struct mpshm__control *control, struct mpshm__segment *segment,

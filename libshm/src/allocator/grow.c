@@ -83,7 +83,7 @@ static int is_ours(const struct mpshm__session *session, const struct mpshm__seg
 static int from_own(struct mpshm__session *session, int strategy, uint64_t nbytes, int zeroed,
                     struct mpshm__segment **out, uint32_t *i)
 {
-    for (int source = MPSHM__FROM_DIRTY; source <= MPSHM__FROM_ANY; source++)
+    for (int source = MPSHM__FROM_DIRTY; source <= MPSHM__FROM_FRESH_SPACE; source++)
         for (struct mpshm__segment *segment = session->own; segment != NULL;
              segment = segment->next_own) {
             if (segment->strategy != strategy || !is_ours(session, segment))
