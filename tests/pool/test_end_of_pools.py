@@ -113,6 +113,60 @@ def test_the_exception_of_an_iterable_comes_after_all_results(ctx: BaseContext, 
         assert list(stream) == []
 
 
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("number", [0, 3])
+def test_each_of_several_threads_that_take_the_results_comes_to_the_end(method: str, fails: bool, number: int) -> None:
+    waiting = threading.Event()
+
+    def late() -> Iterator[int]:
+        assert waiting.wait(tasks.PATIENCE)
+        yield from range(number)
+        if fails:
+            raise LookupError("no more")
+
+    results, errors = [], []
+
+    def take() -> None:
+        while True:
+            try:
+                results.append(stream.next())
+            except StopIteration:
+                return
+            except LookupError as error:
+                errors.append(str(error))
+
+    with mp.get_context("fork").Pool(2) as pool:
+        stream = getattr(pool, method)(abs, late())
+        threads = [threading.Thread(target=take, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert until(lambda: len(stream._cond._waiters) == 4, tasks.PATIENCE)
+        waiting.set()
+        for thread in threads:
+            thread.join(tasks.PATIENCE)
+            assert not thread.is_alive()
+    assert sorted(results) == [*range(number)] and errors == ["no more"] * fails
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_an_exit_of_the_iterable_that_next_reads_loses_no_result(method: str, ahead: int) -> None:
+    def leaving() -> Iterator[int]:
+        yield from range(4)
+        raise SystemExit
+
+    with mp.get_context("fork").Pool(2) as pool:
+        stream, results = getattr(pool, method)(abs, leaving(), buffersize=ahead), []
+        with pytest.raises(SystemExit):
+            for result in stream:
+                results.append(result)
+        assert sorted([*results, *stream]) == [*range(4)]
+        with pytest.raises(SystemExit):
+            getattr(pool, method)(abs, leaving(), buffersize=9)
+        assert until(lambda: not pool._cache, tasks.PATIENCE)
+
+
 def _fail() -> None:
     raise LookupError("no licence")
 

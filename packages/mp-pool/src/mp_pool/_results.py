@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -276,15 +277,19 @@ class _Abortable:
     __next__ = next
 
     def _wait_for_item(self, timeout: float | None) -> Any:
+        until = None if timeout is None else time.monotonic() + timeout
+        is_late = False
         with self._cond:
-            if not self._items and self._index != self._length:
-                self._cond.wait(timeout)
-            if self._items:
-                return self._items.popleft()
-            if self._index == self._length:
-                self._pool = None
-                raise StopIteration
-            raise TimeoutError
+            while True:
+                try:
+                    return self._items.popleft()
+                except IndexError:  # also if another thread has taken what this one was woken for
+                    if self._index == self._length:
+                        self._pool = None
+                        raise StopIteration from None
+                    if is_late:
+                        raise TimeoutError from None
+                is_late = not self._cond.wait(None if until is None else until - time.monotonic())
 
     def __init__(self, pool: Any) -> None:
         super().__init__(pool)  # type: ignore[call-arg]
@@ -328,6 +333,7 @@ class _Abortable:
             self._add_all(outcomes)
             self._cond.notify(self._index - before)
             if self._index == self._length:
+                self._cond.notify_all()  # several threads may take the results
                 self._cache.pop(self._job, None)
                 self._pool = None
 
@@ -336,7 +342,9 @@ class _Abortable:
 
     def _set_length(self, length: int) -> None:
         if not self.is_over:
-            super()._set_length(length)  # type: ignore[misc]
+            with self._cond:
+                self._length = length
+                self._set_all_of([])
         elif self._index == length:
             # A closed pool has ended before its consumer came to know the length: every result is there.
             with self._cond:
@@ -382,7 +390,6 @@ class ImappedUnordered(_Abortable, _IMapUnordered):  # type: ignore[misc]
     def _set_error(self, given: int, error: BaseException) -> None:
         self._error = given, error
         self._set_length(given + 1)
-        self._set_all_of([])
 
     def _add_all(self, outcomes: list[Delivery]) -> None:
         self._items.extend([outcome for _, _, outcome, _ in outcomes])
@@ -390,6 +397,7 @@ class ImappedUnordered(_Abortable, _IMapUnordered):  # type: ignore[misc]
         if self._error is not None and self._index == self._error[0]:
             self._items.append((False, self._error[1]))
             self._index += 1
+            self._error = None
 
 
 class Chunks:
@@ -472,10 +480,18 @@ class Bounded:
             raise
         except BaseException as error:
             if type(error) is not TimeoutError or error.__cause__ is not None:
-                self._feed()  # the exception is that of a task
+                self._feed_after((False, error))  # the exception is that of a task
             raise
-        self._feed()
+        self._feed_after((True, value))
         return value
+
+    def _feed_after(self, taken: Outcome) -> None:
+        """Read an item in the place of the result that was *taken*, which comes again if that raises."""
+        try:
+            self._feed()
+        except BaseException:
+            self._results._items.appendleft(taken)
+            raise
 
     def __next__(self) -> Any:
         return self.next()

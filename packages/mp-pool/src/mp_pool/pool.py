@@ -379,7 +379,7 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
         -------
         iterator
             For a chunk whose worker has died, ``next`` raises `WorkerLostError`; the next call continues after it. An
-            exception of *iterable* comes after all results.
+            `Exception` of *iterable* comes after all results.
         """
         return self._imap(Imapped(self), _with(func, kwds), iterable, chunksize, buffersize)  # type: ignore[no-any-return]
 
@@ -427,7 +427,11 @@ class Pool(NamesOfPool, HasOptions, multiprocessing.pool.Pool):
                     return
                 scheduler.submit(source.make(index, item))
 
-            results = Bounded(result, iter(items), submit, buffersize)
+            try:
+                results = Bounded(result, iter(items), submit, buffersize)
+            except BaseException:
+                self._cache.pop(result._job, None)
+                raise
         elif known:
             length = len(iterable)  # type: ignore[arg-type]
             self._scheduler.submit(source.over(items), length)
