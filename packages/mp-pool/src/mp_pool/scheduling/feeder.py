@@ -105,7 +105,7 @@ def batches(items: Iterable[Any], size: int) -> Iterator[Sequence[Any]]:
         batch: list[Any] = []
         try:
             batch.extend(islice(iterator, size))
-        except BaseException:
+        except Exception:  # and no Ctrl-C, which must not wait for the next batch
             if batch:  # what *items* gave before it raised
                 yield tuple(batch)
             raise
